@@ -22,64 +22,58 @@ or not the cost of a request is known.
 
 from dataclasses import dataclass
 from math import exp
-from typing import Annotated
-
-from pydantic import Field
+from typing import Final
 
 from controllers import rate as rates
 from controllers.base import clip
 from controllers.cost import UNKNOWN, Cost
+from controllers.late_share_gains import LateShareGains
 from controllers.measurement import IDLE, Demand, Measurement, resting
 from controllers.rate import RequestRate
 from controllers.staffing import Promise, bucket_need, needed
 from roma.domain.stats import ewma
 
-AIM = 0.75
+AIM: Final = 0.75
 """The set point, as a share of the budget."""
 
-LEAST, MOST = -2.0, 1.4
+LEAST: Final = -2.0
+MOST: Final = 1.4
 """Bounds of x: half the cores of the load, and what waits brings the rest; four times what theory
 adds to the load."""
 
-MOST_ON_GPU = 0.6
+MOST_ON_GPU: Final = 0.6
 """Upper bound of x where GPUs take a part: κ multiplies the whole load there, and requests are
 rarely late for lack of cores."""
 
-SHORT = 2.0
+SHORT: Final = 2.0
 """−κ at which no cores would be left for the load."""
 
-FASTEST = 3.0
+FASTEST: Final = 3.0
 """Most that x moves in a second."""
 
-MET, ROUNDED = 0.98, 0.001
+MET: Final = 0.98
+ROUNDED: Final = 0.001
 """Share of a demand from which it counts as met, and the tolerance for rounding in cores."""
 
-FOLLOW = 0.8
+FOLLOW: Final = 0.8
 """Weight, after a second, of a new GPU rate in its average."""
 
-NO_RATE = 1e-3
+NO_RATE: Final = 1e-3
 """GPU completions per second that count as none: an average falls below it seconds after the
 last."""
 
-REACH = 0.8
+REACH: Final = 0.8
 """The part of the response time within which a GPU must reach what waits for it."""
 
-MAX_OVERFLOW_RATIO = 2.0
+MAX_OVERFLOW_RATIO: Final = 2.0
 """The overflow estimate is at most twice what CPUs did or GPUs will not reach in time: it may
 double."""
 
-REST = 0.8
+REST: Final = 0.8
 """Share of its cores that a model of unknown cost keeps after a second without requests."""
 
-MEAN_BUDGET = 0.2
+MEAN_BUDGET: Final = 0.2
 """Late share assumed for a promise on the mean, which has no budget."""
-
-
-@dataclass(frozen=True, slots=True)
-class LateShareGains:
-    """`step` is s: how much of a nat one late request moves the margin."""
-
-    step: Annotated[float, Field(gt=0, le=1)] = 0.1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Measurement of an executable over one period, and the demand that a law returns for it."""
 
-import math
 from dataclasses import dataclass, field
+from math import isfinite
 
 
 @dataclass(slots=True)  # one in every tick: a frozen one takes two to three times as long to make
@@ -66,7 +66,7 @@ class Measurement:
         if self.shed:
             candidates.append(self.deadline)
         y = max(candidates, default=None)
-        if y is None or not math.isfinite(y) or y <= 0:
+        if y is None or not isfinite(y) or y <= 0:
             return None
         if self.response_time is None and not self.shed and y < self.set_point:
             # Young requests and nothing completed: neither fast nor slow yet.
@@ -76,12 +76,17 @@ class Measurement:
     @property
     def finite(self) -> bool:
         """True if every number is finite."""
-        numbers = (self.oldest_age, self.usage, self.applied, self.sla, self.set_point)
-        response_ok = self.response_time is None or math.isfinite(self.response_time)
-        return response_ok and all(math.isfinite(x) for x in numbers)
+        return (
+            (self.response_time is None or isfinite(self.response_time))
+            and isfinite(self.oldest_age)
+            and isfinite(self.usage)
+            and isfinite(self.applied)
+            and isfinite(self.sla)
+            and isfinite(self.set_point)
+        )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as Measurement
 class Demand:
     """The demand of a law: `cores`, or None to hold what is applied, and the reason.
 

@@ -38,11 +38,18 @@ class ReplyWindow:
     def __init__(self) -> None:
         self._now: _Snapshot | None = None
         self._before: _Snapshot | None = None
+        self._baseline: _Snapshot | None = None
+        """The earlier reply, if the dispatcher has not restarted since."""
+        self._elapsed = 0.0
         self._fresh = False
 
     def take(self, reply: ExchangeReply, now: float) -> None:
         """Record a reply."""
-        self._before, self._now = self._now, _Snapshot(reply, now)
+        before, self._now = self._now, _Snapshot(reply, now)
+        self._before = self._baseline = before
+        self._elapsed = 0.0 if before is None else now - before.time
+        if before is not None and before.epoch != reply.epoch:
+            self._baseline = None
         self._fresh = True
 
     def unobservable_reason(self, now: float) -> str:
@@ -55,7 +62,7 @@ class ReplyWindow:
         if fresh:
             return "" if self.usable else "answered for the first time"
         if self._now is None or now - self._now.time > MAX_GAP:
-            self._now = self._before = None
+            self._now = self._before = self._baseline = None
             return ""
         return f"did not answer for {now - self._now.time:.1f} s"
 
@@ -89,7 +96,7 @@ class ReplyWindow:
         report = self._now.models.get(name) if self._now else None
         if report is None:
             return None
-        base = self._baseline()
+        base = self._baseline
         old = base.models.get(name) if base else None
         return ModelDelta(
             report,
@@ -103,19 +110,10 @@ class ReplyWindow:
 
     def completed(self, executor: str) -> float:
         """Return the executions per second that one executor answered."""
-        base = self._baseline()
-        return self._rate(_completed(self._now, executor) - _completed(base, executor))
+        return self._rate(_completed(self._now, executor) - _completed(self._baseline, executor))
 
     def _rate(self, count: int) -> float:
-        assert self._now is not None
-        assert self._before is not None
-        elapsed = self._now.time - self._before.time
-        return count / elapsed if elapsed > 0 else 0.0
-
-    def _baseline(self) -> "_Snapshot | None":
-        """Return the earlier reply if the dispatcher has not restarted since."""
-        same = self._now and self._before and self._now.epoch == self._before.epoch
-        return self._before if same else None
+        return count / self._elapsed if self._elapsed > 0 else 0.0
 
 
 class _Snapshot:
@@ -134,4 +132,5 @@ def _completed(snapshot: _Snapshot | None, executor: str) -> int:
 
 
 def _shed(report: ModelReport) -> int:
-    return sum(report.rejected.get(reason, 0) for reason in _SHED)
+    rejected = report.rejected
+    return sum([rejected.get(reason, 0) for reason in _SHED]) if rejected else 0
