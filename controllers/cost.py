@@ -15,15 +15,19 @@ TRUST = 4.0
 """An estimate outside [1/4, 4] times the profile is a measurement fault, not a change of cost."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)  # as `roma.domain.model.Request`: two in every tick
 class Cost:
     """The running estimate, None before the first completion; core-seconds per request.
 
     `begun` is the usage, since the last period in which a request ended, of those still running.
     """
 
-    estimate: float | None = None
-    begun: float = 0.0
+    estimate: float | None
+    begun: float
+
+    def __init__(self, estimate: float | None = None, begun: float = 0.0) -> None:
+        self.estimate = estimate
+        self.begun = begun
 
     def update(self, m: Measurement) -> "Cost":
         """Return the estimate after a period.
@@ -46,6 +50,3 @@ class Cost:
     def value(self, profile: float | None) -> float | None:
         """The best known cost: measured, else profiled, else None."""
         return self.estimate if self.estimate is not None else profile
-
-
-UNKNOWN = Cost()

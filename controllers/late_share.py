@@ -24,12 +24,11 @@ from dataclasses import dataclass
 from math import exp
 from typing import Final
 
-from controllers import rate as rates
 from controllers.base import clip
-from controllers.cost import UNKNOWN, Cost
+from controllers.cost import Cost
 from controllers.late_share_gains import LateShareGains
 from controllers.measurement import IDLE, Demand, Measurement, resting
-from controllers.rate import RequestRate
+from controllers.rate import MEMORY, RequestRate
 from controllers.staffing import Promise, bucket_need, needed
 from roma.domain.stats import ewma
 
@@ -76,15 +75,29 @@ MEAN_BUDGET: Final = 0.2
 """Late share assumed for a promise on the mean, which has no budget."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)  # as `roma.domain.model.Request`: one in every tick
 class LateShareState:
     """λ, the x that sets κ, the cost estimate, the last demand, completions of GPUs per second."""
 
     rate: RequestRate
-    x: float = 0.0
-    cost: Cost = UNKNOWN
-    asked: float | None = None
-    by_gpu: float | None = None
+    x: float
+    cost: Cost
+    asked: float | None
+    by_gpu: float | None
+
+    def __init__(
+        self,
+        rate: RequestRate,
+        x: float = 0.0,
+        cost: Cost | None = None,
+        asked: float | None = None,
+        by_gpu: float | None = None,
+    ) -> None:
+        self.rate = rate
+        self.x = x
+        self.cost = cost or Cost()
+        self.asked = asked
+        self.by_gpu = by_gpu
 
 
 def late_share_step(
@@ -97,7 +110,7 @@ def late_share_step(
     hi: float,
 ) -> tuple[Demand, LateShareState]:
     """Return the demand and the next state; see the module docstring."""
-    m, past = measurement, state or LateShareState(rates.NOTHING)
+    m, past = measurement, state or LateShareState(RequestRate())
     by_gpu = ewma(past.by_gpu, m.completed_gpu / dt, 1 - float((1 - FOLLOW) ** dt))
     load = _load(m, dt, by_gpu)
     rate = past.rate.update(dt * load, dt)
@@ -118,7 +131,7 @@ def late_share_step(
     promise = Promise(m.sla, budget, m.quota_period, m.bucket)
     work = c * rate.mean
     # A share of the load: after so long a silence x may belong to another load, so it fades.
-    present = min(1.0, rate.mean * rates.MEMORY)
+    present = min(1.0, rate.mean * MEMORY)
     if by_gpu > NO_RATE:
         kappa = exp(x)
         cores = kappa * bucket_need(work, c, promise)

@@ -4,12 +4,12 @@ u(k-1) is what was really applied, so nothing winds up when bounds, supervisor o
 actuation gave something else. With the error positive when slow, K > 0 and 0 ≤ a < 1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import Field
 
-from controllers.cost import UNKNOWN, Cost
+from controllers.cost import Cost
 from controllers.error import ErrorForm, error
 from controllers.measurement import Demand, Measurement, hold, resting
 
@@ -35,7 +35,7 @@ class PiState:
     """e(k-1), and the cost estimate that `inverse` needs."""
 
     e: float | None = None
-    cost: Cost = UNKNOWN
+    cost: Cost = field(default_factory=Cost)
 
 
 def pi_step(

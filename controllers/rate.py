@@ -7,55 +7,65 @@ averaged in. So a step is followed at once, and noise is not.
 
 from dataclasses import dataclass
 from math import exp, log
+from typing import Final
 
-SPANS = (1.0, 3.0)
+FAST: Final = 1.0
+SLOW: Final = 3.0
 """Time constants, in seconds, of the averages that are compared with the mean."""
 
-MEMORY = 20.0
+MEMORY: Final = 20.0
 """Longest time, in seconds, over which the mean is taken."""
 
-NO_RATE = 1e-6
+NO_RATE: Final = 1e-6
 """Requests/s that count as none. Averages of silence would end in subnormal numbers."""
 
-DOUBT = 5.0
+DOUBT: Final = 5.0
 """Nats by which two rates must be likelier than one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)  # as `roma.domain.model.Request`: several in every tick
 class RequestRate:
-    """`mean` in requests/s over the last `age` seconds; `recent` are averages of `SPANS`."""
+    """`mean` in requests/s over the last `age` seconds; `fast` and `slow` are the averages."""
 
-    mean: float = 0.0
-    age: float = 0.0
-    recent: tuple[float, ...] = ()
+    mean: float
+    age: float
+    fast: float
+    slow: float
+
+    def __init__(
+        self, mean: float = 0.0, age: float = 0.0, fast: float = 0.0, slow: float = 0.0
+    ) -> None:
+        self.mean = mean
+        self.age = age
+        self.fast = fast
+        self.slow = slow
 
     def update(self, count: float, dt: float) -> "RequestRate":
         """Return the rate after a period of `dt` seconds with `count` requests."""
         now = count / dt
-        if not self.recent:
-            return RequestRate(now, dt, (now,) * len(SPANS))
-        recent = [
-            r + (now - r) * (1 - exp(-dt / span))
-            for r, span in zip(self.recent, SPANS, strict=True)
-        ]
-        seen = [(now, dt), *((r, 2 * span) for r, span in zip(recent, SPANS, strict=True))]
-        most, since = DOUBT, None
-        for rate, over in seen:
-            doubt = _contradiction(self.mean, self.age, rate, over) if over < self.age else 0.0
-            if doubt > most:
-                most, since = doubt, (rate, over)
-        if since is not None:
-            rate, over = since
+        if not self.age:
+            return RequestRate(now, dt, now, now)
+        fast = self.fast + (now - self.fast) * (1 - exp(-dt / FAST))
+        slow = self.slow + (now - self.slow) * (1 - exp(-dt / SLOW))
+        rate, over, most = now, dt, self._doubt(now, dt)
+        doubt = self._doubt(fast, 2 * FAST)
+        if doubt > most:
+            rate, over, most = fast, 2 * FAST, doubt
+        doubt = self._doubt(slow, 2 * SLOW)
+        if doubt > most:
+            rate, over, most = slow, 2 * SLOW, doubt
+        if most > DOUBT:
             # Longer averages still contain the old rate.
-            kept = (rate if 2 * s > over else r for r, s in zip(recent, SPANS, strict=True))
-            return RequestRate(rate, over, tuple(kept))
+            fast = rate if over < 2 * FAST else fast
+            slow = rate if over < 2 * SLOW else slow
+            return RequestRate(rate, over, fast, slow)
         age = min(MEMORY, self.age + dt)
         mean = self.mean + (now - self.mean) * dt / age
-        return RequestRate(mean if mean > NO_RATE else 0.0, age, tuple(recent))
+        return RequestRate(mean if mean > NO_RATE else 0.0, age, fast, slow)
 
-
-NOTHING = RequestRate()
-"""The state before the first period."""
+    def _doubt(self, rate: float, over: float) -> float:
+        """Return how much likelier this rate over `over` seconds makes two rates than one."""
+        return _contradiction(self.mean, self.age, rate, over) if over < self.age else 0.0
 
 
 def _contradiction(a: float, over_a: float, b: float, over_b: float) -> float:

@@ -12,22 +12,23 @@ more per second. A request is late in either of two ways, and each bounds the co
 
 from dataclasses import dataclass
 from math import exp, log, sqrt
+from typing import Final
 
 from controllers.rate import MEMORY
 
-SLIVER = 0.02
+SLIVER: Final = 0.02
 """Cores beyond (k - 1)·p from which there are k slots."""
 
-MOST_SLOTS = 4096
+MOST_SLOTS: Final = 4096
 
-LEAST_COST = 1e-9
+LEAST_COST: Final = 1e-9
 """Core-seconds. No request is cheaper; a lower measurement is rounding."""
 
-VARIABILITY = 0.55
+VARIABILITY: Final = 0.55
 """v = (1 + cv²)/2: Poisson arrivals, and service times with a coefficient of variation of 0.3."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)  # as `roma.domain.model.Request`: one in every tick
 class Promise:
     """A share `late` of the requests may take longer than `response_time`.
 
@@ -38,6 +39,12 @@ class Promise:
     late: float
     period: float
     bucket: float
+
+    def __init__(self, response_time: float, late: float, period: float, bucket: float) -> None:
+        self.response_time = response_time
+        self.late = late
+        self.period = period
+        self.bucket = bucket
 
 
 def needed(rate: float, cost: float, threads: int, promise: Promise, margin: float = 1.0) -> float:

@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from controllers.cost import UNKNOWN, Cost
+from controllers.cost import Cost
 from roma.domain.model import ModelSpec
 from supervisor.decision_log import Decision
 from supervisor.sharing import GRID
@@ -90,7 +90,7 @@ class ExecutableStatus:
     throttled: float | None = 0.0
     changes: int = 0
     failures: int = 0
-    cost: Cost = UNKNOWN
+    cost: Cost = field(default_factory=Cost)
     law_state: Any = None
     is_live: bool = False
     is_waited_for: bool = False

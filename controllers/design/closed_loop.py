@@ -23,13 +23,13 @@ from controllers.design.vector import decode, encode
 from controllers.late_share import LateShareState
 from controllers.measurement import Measurement
 from controllers.pi import PiState
-from controllers.rate import SPANS, RequestRate
+from controllers.rate import RequestRate
 from roma.domain.errors import ConfigError
 from roma.domain.model import MEAN_ALPHA
 
 STATES: dict[str, Any] = {
     "pi": PiState(),
-    "late_share": LateShareState(RequestRate(recent=(0.0,) * len(SPANS))),
+    "late_share": LateShareState(RequestRate()),
 }
 """Laws whose state is numbers, which python-control can carry in a vector."""
 

@@ -1,4 +1,4 @@
-"""A law's state, numbers in frozen dataclasses and tuples, as the vector of python-control."""
+"""A law's state, numbers in dataclasses, as the vector of python-control."""
 
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -13,8 +13,6 @@ def encode(state: Any) -> list[float]:
         value = getattr(state, field.name)
         if is_dataclass(value):
             numbers += encode(value)
-        elif isinstance(value, tuple):
-            numbers += value
         else:
             numbers.append(float("nan") if value is None else value)
     return numbers
@@ -32,8 +30,6 @@ def _take(like: Any, rest: list[float | None]) -> Any:
         part = getattr(like, field.name)
         if is_dataclass(part):
             values[field.name] = _take(part, rest)
-        elif isinstance(part, tuple):
-            values[field.name] = tuple(rest.pop(0) for _ in part)
         else:
             values[field.name] = rest.pop(0)
     return replace(like, **values)

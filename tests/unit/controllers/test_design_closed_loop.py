@@ -141,8 +141,8 @@ def test_the_default_law_gives_the_gpus_share_back_and_keeps_its_promise():
     [
         PiState(),
         PiState(0.25, Cost(0.1)),
-        LateShareState(RequestRate(recent=(0.0, 0.0))),
-        LateShareState(RequestRate(35.0, 12.0, (30.0, 33.0)), -0.5, Cost(0.1, 0.05), 3.5, 10.0),
+        LateShareState(RequestRate()),
+        LateShareState(RequestRate(35.0, 12.0, 30.0, 33.0), -0.5, Cost(0.1, 0.05), 3.5, 10.0),
     ],
 )
 def test_a_state_survives_the_vector(state):

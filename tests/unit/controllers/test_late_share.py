@@ -15,7 +15,7 @@ from controllers.late_share import (
     LateShareState,
     late_share_step,
 )
-from controllers.rate import NOTHING, RequestRate
+from controllers.rate import RequestRate
 from controllers.staffing import Promise, bucket_need, needed, slots_needed
 from roma.config.schema import Config
 from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
@@ -73,7 +73,7 @@ def test_a_margin_adds_slots_where_requests_come_that_may_use_them():
 
 
 def test_a_rate_believes_a_step_at_once_and_no_noise():
-    rate = NOTHING
+    rate = RequestRate()
     for count in (2, 1, 3, 2, 2, 1, 2, 3, 2, 2) * 5:
         rate = rate.update(count, 0.2)
     assert rate.mean == pytest.approx(10.0)
@@ -81,7 +81,7 @@ def test_a_rate_believes_a_step_at_once_and_no_noise():
     assert rate.update(4, 0.2).mean < 10.5
     risen = rate.update(14, 0.2)
     assert risen.mean == pytest.approx(70.0)
-    assert risen.recent == pytest.approx((70.0, 70.0))
+    assert (risen.fast, risen.slow) == pytest.approx((70.0, 70.0))
     fell = rate
     for _ in range(8):
         fell = fell.update(0, 0.2)
@@ -134,7 +134,7 @@ def test_in_the_long_run_the_late_share_is_the_aim_whatever_the_plant_is(steepne
     """After n requests they differ by (MOST - LEAST)/(s·n) at most, as long as no bound is hit."""
     draw, n, late = random.Random(seed), 0, 0
     m = replace(BASE, profile=0.05, budget=0.02)
-    state = LateShareState(RequestRate(10.0, 20.0, (10.0, 10.0)))
+    state = LateShareState(RequestRate(10.0, 20.0, 10.0, 10.0))
     for _ in range(2000):
         now = sum(draw.random() < 0.02 * math.exp(-steepness * state.x) for _ in range(10))
         n, late = n + 10, late + now
@@ -150,7 +150,7 @@ def test_in_the_long_run_the_late_share_is_the_aim_whatever_the_plant_is(steepne
 def test_below_the_load_what_waits_brings_the_rest(x, share):
     """10 req/s of 50 core-ms are 0.5 cores; a promise of 1 s leaves the time to wait."""
     m = replace(BASE, arrivals=10, profile=0.05, budget=0.02, sla=1.0, violations=0.15)
-    state = LateShareState(RequestRate(10.0, 20.0, (10.0, 10.0)), x)
+    state = LateShareState(RequestRate(10.0, 20.0, 10.0, 10.0), x)
     demand, _ = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
     load = 0.5
     if share is None:
@@ -176,7 +176,7 @@ def test_after_silence_each_executable_has_what_one_request_in_time_needs(worker
 def test_many_late_requests_at_once_move_x_by_three_a_second(by_gpu, dt):
     late = replace(BASE, profile=0.05, budget=0.02, violations=1000, arrivals=1000)
     late = replace(late, completed_gpu=by_gpu * dt)
-    state = LateShareState(RequestRate(10.0, 20.0, (10.0, 10.0)), -2.0, by_gpu=float(by_gpu))
+    state = LateShareState(RequestRate(10.0, 20.0, 10.0, 10.0), -2.0, by_gpu=float(by_gpu))
     _, after = late_share_step(LateShareGains(), state, late, dt=dt, lo=0.1, hi=32.0)
     most = MOST_ON_GPU if by_gpu else MOST
     assert after.x == pytest.approx(min(most, -2.0 + 3.0 * dt))
@@ -215,7 +215,7 @@ def test_what_a_cpu_does_has_all_threads_while_its_cost_is_unknown(needs):
 def test_silence_needs_no_margin(threads, x):
     """Nothing is late in silence, so a margin learnt in a burst would be held for good."""
     quiet = replace(BASE, arrivals=0, completed_here=0, usage=0.0, profile=0.4, threads=threads)
-    state = LateShareState(RequestRate(10.0, 20.0, (10.0, 10.0)), x)
+    state = LateShareState(RequestRate(10.0, 20.0, 10.0, 10.0), x)
     for _ in range(1500):
         demand, state = late_share_step(LateShareGains(), state, quiet, dt=0.2, lo=0.02, hi=32.0)
     assert demand.cores == pytest.approx(0.4 / 0.5, rel=0.05)
