@@ -34,6 +34,7 @@ from dispatcher.live.request_log import RequestLog
 from dispatcher.live.service import Scrape, Service
 from dispatcher.live.unavailable import following
 from roma.config.gateway import GatewayConfig, LimitsConfig
+from roma.config.reload import listen
 from roma.config.schema import Config
 from roma.config.security import is_loopback
 from roma.config.sources import Sources
@@ -200,7 +201,7 @@ async def run(
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
     told = asyncio.Event()  # from now on: an unhandled signal ends a program
-    loop.add_signal_handler(signal.SIGHUP, told.set)
+    listen(told)
 
     def adapt(read: Config) -> Config:
         own: dict[str, Any] = {} if admin_port is None else {"admin_port": admin_port}

@@ -22,7 +22,7 @@ from dispatcher.live.backends.backend_address import (
     GrpcResponse,
 )
 from dispatcher.live.backends.http_connection import Attempt
-from dispatcher.live.backends.verdicts import judge, judge_grpc
+from dispatcher.live.backends.verdicts import gave_up, judge, judge_grpc
 from dispatcher.live.context import Context
 from dispatcher.live.http.messages import Message, Response
 from roma.domain.errors import (
@@ -383,10 +383,11 @@ class Driver:
             self.resolve(call.id, Fail(call.id, f"executable {command.executor}: {result}"))
 
     def _end(self, command: Execute, call: Call, answer: Answer, verdict: Result) -> None:
-        if verdict in _FAULTS and call.deadline is not None:
+        if verdict in _FAULTS and call.deadline is not None and gave_up(answer):
             # A model server that kept the client's own deadline, which it was sent, is not at
-            # fault.
-            late = self.clock() >= call.arrived + call.deadline - EARLY
+            # fault. Of a short deadline at least half must have passed: clients choose it.
+            early = min(EARLY, call.deadline / 2)
+            late = self.clock() >= call.arrived + call.deadline - early
             verdict = Result.INVALID if late else verdict
         self.handle(ExecutionEnded(command.execution, verdict))
         self.resolve(call.id, answer)

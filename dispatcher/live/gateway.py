@@ -165,7 +165,7 @@ class Gateway(Handler):
         message = Message(_form(head, route), request.body)
         call = HttpCall(self, connection, route, message, context)
         coding = message.template.content_encoding
-        if coding is not None and coding in CODINGS:  # otherwise its model server fails too
+        if coding is not None and coding.lower() in CODINGS:  # others cannot be read
             call.size = inflated_size(message.body, READ)
         call.deadline, call.priority, call.grant = deadline, priority, request.grant
         if self._planned_devices is not None:

@@ -27,6 +27,9 @@ ADMIN_PORT = 8500
 LIMIT = 5.0
 """Seconds that a dispatcher may take to answer."""
 
+_KEYS = {"dashboard": "models", "decisions": "decisions"}
+"""A key of each answer, by which it is told from the JSON of another program."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdminTarget:
@@ -122,6 +125,6 @@ async def fetch(at: AdminTarget, what: str, query: Mapping[str, str]) -> dict[st
         raise ExchangeError(f"{url}: no dispatcher answers: {_why(error)}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ExchangeError(f"{url}: not a dispatcher's admin port") from error
-    if not isinstance(answer, dict):
+    if not isinstance(answer, dict) or _KEYS[what] not in answer:
         raise ExchangeError(f"{url}: not a dispatcher's admin port")
     return answer

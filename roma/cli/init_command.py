@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from roma.config import schema
+from roma.config import schema, yaml_file
 from roma.config.profile import ModelProfile
 from roma.deploy.model_paths import unservable
 from roma.domain.errors import ConfigError
@@ -40,7 +40,7 @@ workers:
     cores: {cores:g}
     reserved: {reserved:g}  # for the gateway and everything else
 gateway:
-  port: {port}  # POST http://127.0.0.1:{port}/v1/models/{name}:predict
+  port: {port}  # POST http://127.0.0.1:{port}/v1/models/{model}:predict
 """
 
 
@@ -80,14 +80,15 @@ def command(
     found = asyncio.run(_measured(draft, cores, given, seconds))
     alone = found.points[0].response_time
     text = TEMPLATE.format(
-        name=name,
-        path=model,
+        name=_scalar(name),
+        path=_scalar(str(model)),
         cost=found.cost,
         alone=alone,
         promise=response_time or max(SHORTEST, _rounded_up(EASE * alone)),
         cores=cores,
         reserved=reserved,
         port=port,
+        model=name,
     )
     try:
         out.write_text(text, encoding="utf-8")
@@ -97,12 +98,18 @@ def command(
     print(f"\nwrote {out}: check it with `roma config check {out}`, start it with `roma up {out}`")
 
 
+def _scalar(text: str) -> str:
+    """Return a text as it is, or in quotes if YAML would read it as something else."""
+    is_plain = re.fullmatch(r"[A-Za-z0-9._/-]+", text) and yaml_file.read(text, source="") == text
+    return text if is_plain else json.dumps(text, ensure_ascii=False)
+
+
 def _draft(
     name: str, model: Path, cores: float, reserved: float, promise: float, port: int
 ) -> schema.Config:
     """Return the configuration to measure under; raise ConfigError if the model has no version."""
     config = schema.parse(
-        f"models: {{{name}: {{path: {json.dumps(str(model))}, "
+        f"models: {{{_scalar(name)}: {{path: {json.dumps(str(model))}, "
         f"sla: {{response_time: {promise}}}}}}}\n"
         f"workers: [{{cores: {cores}, reserved: {reserved}}}]\ngateway: {{port: {port}}}\n",
         source="roma init",

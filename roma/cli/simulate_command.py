@@ -77,6 +77,8 @@ def run(config: Config, options: SimulateOptions) -> None:
         if law not in LAWS:
             raise ConfigError(f"--law = {law}: must be one of {', '.join(LAWS)}")
     logs = {law: _decision_log(config, law, options) for law in laws}
+    if options.record is not None:
+        _make(options.record)
     found: dict[str, list[SimulationResult]] = {}
     with progress("simulate", counts=False) as on_progress:
         tell = partial(_tell, on_progress, len(laws) * options.seeds)
@@ -101,7 +103,8 @@ def _under(config: Config, law: str) -> Config:
     if law == config.control.law:
         return config
     data = config.model_dump()
-    data["control"] |= {"law": law, "gains": {}, "gains_file": None}
+    del data["control"]["gains"]  # a preset fills in those of its own law
+    data["control"] |= {"law": law, "gains_file": None}
     try:
         return Config.model_validate(data)
     except ValidationError as error:
@@ -201,10 +204,17 @@ def _plain(result: SimulationResult) -> dict[str, Any]:
     return data | {"late_share": result.late_share, "windows_over": result.windows_over}
 
 
+def _make(directory: Path) -> None:
+    """Make the directory of `--record`, before anything is simulated."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--record = {directory}: cannot be written: {error}") from error
+
+
 def _save(result: SimulationResult, directory: Path) -> None:
     """Write one CSV per executable: what `roma design identify` fits a plant to."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         for name in dict.fromkeys(s.executable for s in result.samples):
             with (directory / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
                 rows = csv.writer(file, lineterminator="\n")

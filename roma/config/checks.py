@@ -34,6 +34,7 @@ def check(config: Topology) -> None:
         if name not in names:
             raise Fault(f"gateway.supervisors.{name}", name, "one of " + ", ".join(names))
     _check_models(config)
+    _check_names(config)
 
 
 def _check_models(config: Topology) -> None:
@@ -150,6 +151,24 @@ def _check_several(config: Topology) -> None:
     if control.decision_log is not None:
         bound = f"absent where {key} > 1 ({count})"
         raise Fault("control.decision_log", str(control.decision_log), bound)
+
+
+def _check_names(config: Topology) -> None:
+    """Refuse two model servers that would share a name, a container or a socket."""
+    taken: dict[tuple[str, str], str] = {}
+    for worker in config.workers:
+        for e in backends.of(worker).executables(config, worker):
+            for kind, name in (
+                ("executable", e.name),
+                ("container", e.container),
+                ("socket", e.socket),
+            ):
+                if name is None:
+                    continue
+                if (other := taken.get((kind, name))) is not None:
+                    bound = f"another one: {kind} {name} is that of {other} too"
+                    raise Fault("models", e.spec.models[0], bound)
+                taken[kind, name] = e.name
 
 
 def _check_ports(config: Topology) -> None:

@@ -40,7 +40,7 @@ def compare(old: Config, new: Config, started: Config | None = None) -> Change:
 
     `started` is the configuration that the program was started with, if it is not `old`.
     """
-    faults = [*_sections(old, new), *_grpc(started or old, new), *_models(old, new)]
+    faults = [*_sections(old, new), *_limits(started or old, new), *_models(old, new)]
     if faults:
         raise ConfigError("\n".join(f"{fault}: takes a restart" for fault in faults))
     return Change(
@@ -65,9 +65,13 @@ def _sections(old: Config, new: Config) -> Iterator[str]:
             yield f"{key} changed"
 
 
-def _grpc(started: Config, new: Config) -> Iterator[str]:
-    """Yield a fault for each limit that grew beyond the one the gRPC port was opened with."""
+def _limits(started: Config, new: Config) -> Iterator[str]:
+    """Yield a fault for each limit that grew beyond the one that something was started with."""
     then, now = started.gateway, new.gateway
+    if now.max_body_bytes > then.max_body_bytes and any(w.is_local for w in new.workers):
+        bound = f"the model servers were started for at most {then.max_body_bytes}"
+        yield f"gateway.max_body_bytes = {now.max_body_bytes}: {bound}"
+        return
     if not now.has_grpc:
         return
     for key, most, value in (

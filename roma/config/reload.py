@@ -39,10 +39,19 @@ class ConfigWatch:
         return new
 
 
+def listen(told: asyncio.Event) -> None:
+    """Set `told` at each SIGHUP from now on, and at once if one came since the program started.
+
+    The launcher starts its programs with SIGHUP blocked: unhandled, it would end them.
+    """
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+
 async def reloads(file: Path, config: Config) -> AsyncIterator[Config]:
     """Yield the new configuration after each SIGHUP; `config` is the one in force."""
     told, started = asyncio.Event(), config
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
+    listen(told)
     while True:
         await told.wait()
         told.clear()
@@ -59,5 +68,8 @@ def _changed(file: Path, config: Config, started: Config) -> Config | None:
         change = compare(config, new, started)
     except ConfigError as error:
         log.error("%s: nothing is changed: %s", file, error)
+        return None
+    except Exception:  # a bug in reading a file must not end what serves
+        log.exception("%s: nothing is changed: it cannot be checked", file)
         return None
     return new if change.is_any else None

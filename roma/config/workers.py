@@ -151,9 +151,9 @@ class DockerConfig(Section):
     network: Name | None = None
     """Docker network of the containers, which are then called by name; default: none, and their
     ports are published on `address`."""
-    address: Host = "127.0.0.1"
-    """Address of the engine's host on which ports are published and called; required for engines on
-    other hosts."""
+    address: Host | None = None
+    """Address of the engine's host on which ports are published and called; default: 127.0.0.1,
+    required for engines on other hosts."""
     cpuset: CpuSet | None = None
     """CPUs of the worker's model pool, e.g. 0-5: TensorFlow sizes its thread pools by them."""
     run_dir: Path = Path("/run/roma")
@@ -172,11 +172,16 @@ class DockerConfig(Section):
     def _check(self) -> "DockerConfig":
         if (self.tls is None) == self.host.startswith("tcp://"):
             raise Fault("tls", f"{self.tls}", "set for a tcp:// host, and only for one")
-        if self.remote and self.network is None and "address" not in self.model_fields_set:
+        if self.remote and self.network is None and self.address is None:
             raise Fault(
                 "address", "absent", "set for a tcp:// or ssh:// host: one that we can call"
             )
         return self
+
+    @property
+    def published_on(self) -> str:
+        """`address` with its default filled in."""
+        return self.address or "127.0.0.1"
 
     @property
     def remote(self) -> bool:

@@ -77,7 +77,7 @@ def read(text: str, *, source: str, secret: bool = False) -> Any:
         said = place if secret else " ".join(str(error).split())
         # The cause quotes the text too.
         raise ConfigError(f"{source}: not valid YAML: {said}") from (None if secret else error)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
         # Raised by yaml's own constructors for `2020-99-99`, `!!int abc` and the like.
         said = "a value is not what its form says" if secret else _one_line(str(error))
         raise ConfigError(f"{source}: not valid YAML: {said}") from (None if secret else error)
@@ -117,11 +117,35 @@ MOST_KEYS = 10_000
 """Most keys of one mapping, merged ones included: a few lines of merges could make billions."""
 
 
+LARGEST = 10**30
+"""Largest whole number. Python's have no bound, and huge ones can neither be printed nor
+converted."""
+
+
 class _UniqueKeys(yaml.SafeLoader):
     """YAML loader that refuses a mapping with a duplicate key; YAML keeps the last one silently.
 
     Plain scalars are read as in YAML 1.2, except octal numbers: `yes` and `1:30` are strings.
     """
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
+        text = super().construct_scalar(node)
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise yaml.constructor.ConstructorError(
+                    None, None, "half a surrogate pair is no character", node.start_mark
+                ) from None
+        return text
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        number = super().construct_yaml_int(node)
+        if abs(number) > LARGEST:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a whole number must be at most {LARGEST}", node.start_mark
+            )
+        return number
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
@@ -163,6 +187,29 @@ _UniqueKeys.yaml_implicit_resolvers = {
 }
 for _tag, (_form, _first) in _REPLACED.items():
     _UniqueKeys.add_implicit_resolver(_tag, re.compile(f"(?:{_form})\\Z"), list(_first))
+
+_UniqueKeys.add_constructor(f"{_TAG}int", _UniqueKeys.construct_yaml_int)
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML dumper whose text `read` reads back: it quotes what either version would take for more.
+
+    Without anchors: repeated lists are written out, since people read them.
+    """
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+_Dumper.yaml_implicit_resolvers = {
+    first: [*forms, *_UniqueKeys.yaml_implicit_resolvers.get(first, ())]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def dump(data: object) -> str:
+    """Return plain data as a YAML document, its keys in their order."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _show(value: object) -> str:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import math
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -169,7 +170,7 @@ class Child:
                 # Ctrl-C reaches the launcher alone, which stops its children in order.
                 start_new_session=True,
                 # Safe: the launcher runs no other thread whose locks the child could inherit.
-                preexec_fn=die_with_parent,
+                preexec_fn=_prepare,
             )
         self._on_start(self._process.pid)
         return await self._process.wait()
@@ -178,3 +179,9 @@ class Child:
         if self._log_dir is None:
             return contextlib.nullcontext()
         return (self._log_dir / f"{self.name}.log").open("ab")
+
+
+def _prepare() -> None:
+    """Prepare a new process: it ends with its parent, and SIGHUP waits until it is handled."""
+    die_with_parent()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})

@@ -11,12 +11,13 @@ own.
 from pathlib import Path
 from typing import Any
 
+from roma.config import yaml_file
 from roma.config.executable import Executable
 from roma.config.models import ModelConfig
 from roma.config.placement import on_worker
 from roma.config.schema import Config
 from roma.config.workers import BackendKind, WorkerConfig
-from roma.deploy import monitoring, secrets, yaml_text
+from roma.deploy import monitoring, secrets
 from roma.deploy.config_snapshot import plain
 from roma.domain import units
 from roma.domain.errors import ConfigError
@@ -117,8 +118,8 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
         "supervisor": f"supervisor:{config.control.port}",
     }
     return {
-        "compose.yaml": header + yaml_text.text(document),
-        DEPLOYED: header + yaml_text.text(plain(deployed)),
+        "compose.yaml": header + yaml_file.dump(document),
+        DEPLOYED: header + yaml_file.dump(plain(deployed)),
         SETTINGS: "".join(
             f"{name}={value}\n"
             for name, value in _VARIABLES.items()
@@ -217,7 +218,7 @@ def _model_server(
         **{word: [_escaped(part) for part in body[key]] for key, word in _WORDS if key in body},
         "environment": [_escaped(entry) for entry in body["Env"]],
         "volumes": [
-            f"{_source(config.models[name], out)}:/models/{name}:ro"
+            f"{_escaped(_source(config.models[name], out))}:/models/{name}:ro"
             for name in executable.spec.models
         ],
         "networks": ["models"],

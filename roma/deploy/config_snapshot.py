@@ -7,15 +7,16 @@ that is being edited.
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from roma.config import yaml_file
 from roma.config.schema import Config
+from roma.domain.errors import LaunchError
 
 
 def plain(config: Config) -> dict[str, Any]:
     """Return a loaded configuration as roma.yaml would express it, with its source files."""
     complete = config.model_copy(
         update={
+            "preset": None,  # its keys are filled in: again, they would win over equal defaults
             "profile": None,
             "plant": None,
             "control": config.control.model_copy(update={"gains_file": None}),
@@ -25,8 +26,11 @@ def plain(config: Config) -> dict[str, Any]:
 
 
 def write(config: Config, file: Path) -> None:
-    """Write a configuration atomically."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    """Write a configuration atomically; raise LaunchError if that is impossible."""
     scratch = file.with_suffix(".new")
-    scratch.write_text(yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True))
-    scratch.replace(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(yaml_file.dump(plain(config)), encoding="utf-8")
+        scratch.replace(file)
+    except OSError as error:
+        raise LaunchError(f"{file}: cannot be written: {error.strerror}") from error

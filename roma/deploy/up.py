@@ -61,6 +61,7 @@ class Deployment:
         self.executables: dict[str, Child] = {}
         self.launched: list[Launched] = []
         self._file = file
+        self._most_body = config.gateway.max_body_bytes
         self._hierarchy = hierarchy
         self._log_dir = log_dir
         self._options = ["--insecure"] if insecure else []
@@ -158,9 +159,16 @@ class Deployment:
         log.info("models: %s", ", ".join(config.models))
 
     async def _tell_faults(self) -> None:
-        """Maintain the file from which dispatchers learn why model servers do not run."""
-        known: dict[str, str] = {}
+        """Maintain the files of the programs: the configuration, and why model servers do not run.
+
+        Whoever cleans /tmp may take them away, and a program that restarts needs them.
+        """
+        known: dict[str, str] | None = {}
         while True:
+            if not self._file.exists():
+                known = None
+                with contextlib.suppress(LaunchError):  # tried again in a moment
+                    write(self.config, self._file)
             found = {n: child.trouble for n, child in self.executables.items() if child.trouble}
             if found != known:
                 try:
@@ -175,13 +183,12 @@ class Deployment:
         if self._hierarchy is not None and local:
             made = cgroups(self.config, self._hierarchy, local, waiting=waiting)
             self._groups |= await self._cgroups.enter_async_context(made)
-        most = self.config.gateway.max_body_bytes
         for executable in local:
             group = self._groups.get(executable.name)
             child = model_server(
                 executable,
                 group,
-                most,
+                self._most_body,
                 self._log_dir,
                 keeps_trying=True,
                 fault_file=self._file.with_name(f"{executable.name}.fault"),

@@ -47,7 +47,7 @@ class DecisionLog:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"story = {directory}: cannot be written: {error}") from error
+            raise ConfigError(f"decision log = {directory}: cannot be written: {error}") from error
 
     def offer(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Append records on a separate thread; records offered while the disk hangs are lost."""
@@ -93,7 +93,7 @@ class DecisionLog:
 
     def _fail(self, why: str) -> None:
         if not self._failing:  # once per failure, not once per second
-            log.warning("story = %s: lines are lost: %s", self.directory, why)
+            log.warning("decision log = %s: lines are lost: %s", self.directory, why)
         self._failing = True
 
 

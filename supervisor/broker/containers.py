@@ -111,7 +111,7 @@ def specification(config: Config, worker: WorkerConfig, executable: Executable) 
         if executable.grpc is not None:
             published[CONTAINER_GRPC_PORT] = executable.grpc[1]
         host["PortBindings"] = {
-            f"{inside}/tcp": [{"HostIp": docker.address, "HostPort": str(outside)}]
+            f"{inside}/tcp": [{"HostIp": docker.published_on, "HostPort": str(outside)}]
             for inside, outside in published.items()
         }
     if memory is not None:

@@ -259,6 +259,8 @@ class BackendConnection:
         length = len(name)  # most headers differ by length
         if length in (14, 17) and name.lower() in (b"content-length", b"transfer-encoding"):
             self._is_framed = True
+            if length == 17 and value.lower() != b"chunked":
+                raise ValueError("unknown Transfer-Encoding")
         if length == 12 and name.lower() == b"content-type":
             self._content_type = value.decode("latin-1")
         elif length == 16 and name.lower() == b"content-encoding":
@@ -268,7 +270,10 @@ class BackendConnection:
 
     def on_headers_complete(self) -> None:
         """Note whether only the end of the connection ends the body."""
-        if self._parser.get_status_code() >= 200:  # otherwise interim: more headers follow
+        status = self._parser.get_status_code()
+        if status < 100:
+            raise ValueError("status below 100")
+        if status >= 200:  # otherwise interim: more headers follow
             self._until_close = not self._is_framed
             self._room += 2 * self.most + MOST_HEAD  # includes the framing of a chunked body
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import orjson
 
+from dispatcher.live.backends.backend_address import GrpcResponse
 from dispatcher.live.http.messages import Response
 from roma.domain.events import Result
 
@@ -29,6 +30,10 @@ MAX_ERROR: Final = 65_536
 
 _GATEWAY_ERRORS: Final = frozenset({502, 503, 504})
 _OVERLOAD: Final = frozenset({408, 429})
+
+_GIVEN_UP: Final = frozenset({408, 503, 504})
+_GIVEN_UP_CODES: Final = frozenset({1, 4, 14})
+"""CANCELLED, DEADLINE_EXCEEDED and UNAVAILABLE, which Triton answers at a request's own timeout."""
 
 _INPUT_CODES: Final = frozenset({3, 5, 6, 7, 9, 11, 12, 16})
 """gRPC statuses that a retry of the same call would get again: INVALID_ARGUMENT, NOT_FOUND,
@@ -64,6 +69,16 @@ def judge_grpc(code: int) -> Result:
     if code in _INPUT_CODES:
         return Result.INVALID
     return Result.ERROR if code in _GATEWAY_CODES else Result.FAILURE
+
+
+def gave_up(answer: Response | GrpcResponse) -> bool:
+    """Return True if a fault can mean that the server kept a deadline: it is no longer computing.
+
+    A handler that crashed says something else, whenever it does.
+    """
+    if isinstance(answer, Response):
+        return answer.status in _GIVEN_UP
+    return answer.code in _GIVEN_UP_CODES
 
 
 def _error_text(answer: Response) -> str | None:

@@ -58,4 +58,4 @@ def _address(worker: WorkerConfig, container: str, place: int) -> tuple[str, int
     docker = worker.containers
     if docker.network is not None:
         return container, CONTAINER_PORT
-    return docker.address, worker.base_port + place
+    return docker.published_on, worker.base_port + place

@@ -12,8 +12,9 @@ from typing import Final
 
 import yaml
 
+from roma.config import yaml_file
 from roma.config.schema import Config
-from roma.deploy import secrets, yaml_text
+from roma.deploy import secrets
 from roma.deploy.config_snapshot import plain
 from roma.deploy.kubernetes import common, control, monitoring, network, pods, rights
 from roma.deploy.kubernetes.common import Manifest
@@ -69,9 +70,9 @@ def chart(config: Config, header: str, control_image: str, image: str, pull: str
         f"{_template(monitoring.objects(config))}{{{{- end }}}}\n",
     }
     files = {f"templates/{part}.yaml": text for part, text in templates.items()}
-    files["Chart.yaml"] = header + yaml_text.text(described)
-    files["values.yaml"] = header + yaml_text.text(values)
-    files[_FILE] = header + yaml_text.text(plain(config))
+    files["Chart.yaml"] = header + yaml_file.dump(described)
+    files["values.yaml"] = header + yaml_file.dump(values)
+    files[_FILE] = header + yaml_file.dump(plain(config))
     return {f"{FOLDER}/{path}": text for path, text in files.items()}
 
 
@@ -108,7 +109,7 @@ def _in_release_namespace(found: Manifest) -> Manifest:
 
 def _template(objects: list[Manifest]) -> str:
     """Return objects as a template: braces of ours are text, and the words are expressions."""
-    text = "---\n".join(yaml_text.text(found) for found in objects)
+    text = "---\n".join(yaml_file.dump(found) for found in objects)
     text = text.replace("{{", '{{ "{{" }}')
     for word, expression in _EXPRESSIONS.items():
         text = text.replace(word, f"{{{{ {expression} }}}}")

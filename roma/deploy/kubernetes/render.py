@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roma.config import schema
+from roma.config import schema, yaml_file
 from roma.config.schema import Config
-from roma.deploy import secrets, yaml_text
+from roma.deploy import secrets
 from roma.deploy.config_snapshot import plain
 from roma.deploy.kubernetes import common, control, helm, monitoring, network, pods, rights
 from roma.deploy.kubernetes.common import Manifest
@@ -59,7 +59,7 @@ def render(config: Config, source: Path, images: Images, gateways: int) -> dict[
     for overlay in overlays:
         found |= _overlay(f"overlays/{overlay}", namespace, is_privileged=bool(left_out(config)))
     files = {name: header + _documents(objects) for name, objects in found.items()}
-    files["base/roma.yaml"] = header + yaml_text.text(plain(inside))
+    files["base/roma.yaml"] = header + yaml_file.dump(plain(inside))
     files["base/.gitignore"] = f"{secrets.FOLDER}/\n"
     if not left_out(config):
         files |= helm.chart(inside, header, images.control, images.model_server, pull)
@@ -141,7 +141,7 @@ def _inside(config: Config, gateways: int) -> Config:
         **secrets.gateway(config),
     }
     found = found.model_copy(update={"gateway": g.model_copy(update=gateway)})
-    schema.parse(yaml_text.text(plain(found)), source="the roma.yaml of the pods")
+    schema.parse(yaml_file.dump(plain(found)), source="the roma.yaml of the pods")
     return found
 
 
@@ -215,4 +215,4 @@ def _namespace(name: str, *, is_privileged: bool) -> Manifest:
 
 
 def _documents(objects: list[Manifest]) -> str:
-    return "---\n".join(yaml_text.text(found) for found in objects)
+    return "---\n".join(yaml_file.dump(found) for found in objects)

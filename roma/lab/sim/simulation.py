@@ -320,7 +320,7 @@ class Simulation:
         wanted = core.tick({DISPATCHER: reply}, readings, now=now)
         if self._teller is not None:
             self._teller.decided(worker.config.name, complete)
-        for apply in wanted:
+        for apply in () if self._scenario.config.control.dry_run else wanted:
             if self._trace is not None:
                 self._trace(now, apply)
             if self._scenario.actuation_delay:

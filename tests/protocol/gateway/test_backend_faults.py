@@ -120,7 +120,14 @@ async def test_an_interim_answer_leaves_nothing_on_the_final_one(harness):
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"garbage", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"]
+    "answer",
+    [
+        b"",
+        b"garbage",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
+        b"HTTP/1.1 099 Low\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    ],
 )
 async def test_a_broken_answer_is_502_and_is_not_repeated(harness, answer):
     await harness.open()

@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 import yaml
@@ -21,6 +23,13 @@ def file(tmp_path, demo_models):
     return write_config(
         tmp_path, {"digits": demo_models["digits"]}, name=f"models-{os.getpid()}", response_time=2.0
     )
+
+
+def scratch(file):
+    """Return the directory of the files that the programs of a deployment read."""
+    name = yaml.safe_load(file.read_text())["name"]
+    (found,) = Path(gettempdir()).glob(f"roma-up-*/{name}")
+    return found
 
 
 def weight(group):
@@ -160,6 +169,21 @@ async def told(up, command):
     process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
     output, _ = await process.communicate()
     return output.decode().replace("\n", "")
+
+
+async def test_a_model_of_any_name_comes_and_a_cleaner_of_tmp_takes_nothing_away(file, demo_models):
+    with Up(file) as up:
+        await up.ready()
+        # As YAML 1.1 reads it, a text; as we do, a number.
+        said = ["--path", demo_models["digits"], "--response-time", "10"]
+        assert "1e5 is served" in await up.models("add", "1e5", *said)
+        directory = scratch(file)
+        shutil.rmtree(directory)
+        await up.until((directory / "faults.json").exists)
+        (pid,) = up.children(" dispatcher ")
+        kill(pid)
+        await up.until(lambda: up.children(" dispatcher ") not in ([], [pid]))
+        await up.ready()
 
 
 async def test_what_takes_a_restart_is_said_and_changes_nothing(file):

@@ -1,5 +1,6 @@
 """`roma init`: the file that it writes passes `config check` and serves."""
 
+import shutil
 import subprocess
 import sys
 
@@ -49,6 +50,14 @@ def test_a_file_that_exists_is_kept(written, demo_models):
         "out = roma.yaml: exists already: name another one",
     )
     assert (written / "roma.yaml").read_text() == before
+
+
+def test_a_name_that_is_a_number_and_a_path_with_a_comment_in_it(demo_models, tmp_path):
+    shutil.copytree(demo_models["digits"], tmp_path / "my #1" / "7")
+    done = roma("init", "my #1/7", "--seconds", "0.2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (model,) = schema.load(tmp_path / "roma.yaml").models.items()
+    assert (model[0], model[1].path) == ("7", tmp_path / "my #1" / "7")
 
 
 def test_a_folder_without_a_version_is_refused_before_anything_is_measured(tmp_path):

@@ -238,6 +238,7 @@ def test_explain_tells_decisions_and_refusals_in_their_order():
         ((404, {"error": "model = x: must be one of photos"}), "model = x: must be one of photos"),
         ((200, b"<html>"), "not a dispatcher's admin port"),
         ((200, []), "not a dispatcher's admin port"),
+        ((200, {"predictions": [1]}), "not a dispatcher's admin port"),
         ((500, {"oops": 1}), "not a dispatcher's admin port"),
     ],
 )

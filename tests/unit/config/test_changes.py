@@ -78,6 +78,17 @@ def test_the_gateways_limits_hold_from_now_on_and_its_ports_take_a_restart():
         changed(("workers:", "gateway: {port: 9999}\nworkers:"))
 
 
+def test_model_servers_take_no_more_than_they_were_started_for():
+    local = FILE.replace("backend: docker, cores: 4, gpus: 1", "cores: 4") + "gateway: {}\n"
+    small, large = ("gateway: {}", "gateway: {max_body_bytes: 2000}"), ("2000}", "4000}")
+    started = schema.parse(local.replace(*small))
+    grown = schema.parse(local.replace(*small).replace(*large))
+    with pytest.raises(ConfigError, match=r"= 4000: the model servers were started for at most 20"):
+        compare(started, grown)
+    assert compare(grown, started).limits
+    assert compare(started, grown, grown).limits
+
+
 def test_the_grpc_port_takes_no_more_than_it_was_opened_for():
     def parsed(body, head=32768):
         gateway = (

@@ -237,6 +237,36 @@ def test_faults_of_sockets(more, line):
     ]
 
 
+@pytest.mark.parametrize(
+    ("models", "workers", "line"),
+    [
+        (
+            "gpu0 m",
+            "{name: w, cores: 2, backend: docker, gpus: 1}",
+            "gpu0: must be another one: executable gpu0@w is that of gpu0@w too",
+        ),
+        (
+            "c b-c",
+            "{name: a, cores: 2, backend: docker}, {name: a-b, cores: 2, backend: docker}",
+            "c: must be another one: container roma-a-b-c is that of b-c@a too",
+        ),
+        (
+            "c b.c",
+            "{name: a, cores: 2, sockets: /run}, {name: a.b, cores: 2, sockets: /run}",
+            "c: must be another one: socket /run/roma.a.b.c.sock is that of b.c@a too",
+        ),
+    ],
+)
+def test_model_servers_that_would_be_taken_for_one_another(models, workers, line):
+    where = {"c": ", workers: [a-b]", "b-c": ", workers: [a]", "b.c": ", workers: [a]"}
+    where |= {"c": ", workers: [a.b]"} if "b.c" in models else {}
+    listed = "".join(
+        f"  {name}: {{path: /m, sla: {{response_time: 1}}{where.get(name, '')}}}\n"
+        for name in models.split()
+    )
+    assert faults(f"models:\n{listed}workers: [{workers}]") == [f"roma.yaml: models = {line}"]
+
+
 def test_sockets_take_the_place_of_ports():
     text = GOOD.replace("reserved: 0.5", "reserved: 0.5, grpc_offset: 1000, sockets: /run/m/")
     found = [(e.url, e.grpc) for e in placement.executables(schema.parse(text))]
@@ -319,6 +349,12 @@ def test_faults_of_listed_executables(executable, line):
         ),
         ("name: 2020-99-99", "roma.yaml: not valid YAML: month must be in 1..12"),
         ("name: !!bool abc", "roma.yaml: not valid YAML: 'abc'"),
+        ("name: !!int ''", "roma.yaml: not valid YAML: string index out of range"),
+        (
+            "name: 0x" + "f" * 5000,
+            "roma.yaml: not valid YAML: a whole number must be at most 10000",
+        ),
+        ('name: "\\ud800"', "roma.yaml: not valid YAML: half a surrogate pair is no character"),
         ("[" * 5000, "roma.yaml: not valid YAML: nested too deeply"),
         ("name: x\nname: y", "roma.yaml: not valid YAML: key 'name' appears twice"),
         ("? [a]\n: b", "roma.yaml: not valid YAML: keys must be plain words"),

@@ -81,5 +81,5 @@ async def test_a_disk_that_hangs_for_good_does_not_hold_up_the_end(tmp_path, mon
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"story = .*file/x: cannot be written"):
+    with pytest.raises(ConfigError, match=r"decision log = .*file/x: cannot be written"):
         DecisionLog(tmp_path / "file" / "x")

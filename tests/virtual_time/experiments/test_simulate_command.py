@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from roma.cli.app import app
+from roma.config import placement, schema
 from roma.domain.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[3] / "examples/simulate.yaml"
@@ -48,6 +49,25 @@ def test_laws_are_compared_under_the_same_requests(short):
             assert 0 <= model["arrivals"] - ended <= 20  # still in the system at the end
     first, second = data["late_share"]
     assert first["core_seconds"] != second["core_seconds"]
+
+
+def test_a_law_of_a_preset_has_its_gains_from_the_command_line_too(short):
+    text = "preset: paper\ncontrol: {law: LAW}\n" + short.read_text()
+    found = []
+    for law, options in (("paper", ()), ("late_share", ("--law", "paper"))):
+        file = short.with_name(f"{law}.yaml")
+        file.write_text(text.replace("LAW", law))
+        found.append(json.loads(simulate(file, *options, "--json").stdout)["paper"])
+    assert found[0] == found[1]
+
+
+def test_a_dry_run_applies_nothing(short):
+    dry = short.with_name("dry.yaml")
+    dry.write_text("control: {dry_run: true}\n" + short.read_text())
+    (result,) = json.loads(simulate(dry, "--json").stdout)["late_share"]
+    config = schema.load(dry)
+    cores = sum(e.spec.cores for e in placement.executables(config) if e.controlled)
+    assert result["core_seconds"] == pytest.approx(30 * cores, rel=0.01)
 
 
 def test_planned_devices_are_simulated_and_a_model_with_variants_has_a_quality():

@@ -78,3 +78,28 @@ async def test_why_a_program_does_not_stay_up_is_known_also_while_it_is_tried(
     await until(lambda: not child.trouble)  # it has run for STEADY seconds
     assert child.pid is not None
     assert not (tmp_path / "server.fault").exists()
+
+
+async def test_a_change_that_is_told_while_a_program_starts_waits_until_it_listens(tmp_path):
+    heard = tmp_path / "heard"
+    script = f"""
+import asyncio, os, pathlib, signal, time
+from roma.config.reload import listen
+
+async def main():
+    os.kill(os.getpid(), signal.SIGHUP)
+    told = asyncio.Event()
+    listen(told)
+    await told.wait()
+    pathlib.Path({str(heard)!r}).touch()
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+    child = Child("program", [sys.executable, "-c", script])
+    child.start()
+    try:
+        await until(heard.exists)
+    finally:
+        await child.stop()
+    assert child.restarts == 0

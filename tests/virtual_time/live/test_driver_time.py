@@ -134,6 +134,33 @@ async def test_a_clients_own_deadline_ends_what_runs_and_is_told_to_the_model_se
     assert pool.told == ["X-Request-Timeout-Ms: 3000\r\n"]
 
 
+@pytest.mark.parametrize(
+    ("status", "took", "verdict"),
+    [
+        (504, 2.96, Result.INVALID),  # it kept the client's deadline of 3 s
+        (504, 2.9, Result.ERROR),
+        (500, 2.96, Result.ERROR),  # a crash is a crash, whenever it comes
+    ],
+)
+async def test_a_server_that_kept_a_clients_deadline_is_not_at_fault(
+    looptime, status, took, verdict
+):
+    pool = SlowPool(took)
+    pool.errors.append(Response(status, "text/plain", None, b"x"))
+    driver = await build(pool, deadline=8.0)
+    await call(driver, deadline=3.0)
+    queue = driver.core.queues["m"]
+    assert (queue.invalid, queue.failed) == ((1, 0) if verdict is Result.INVALID else (0, 1))
+
+
+async def test_a_short_deadline_hides_no_failure(looptime):
+    driver = await build(pool := SlowPool(0.001), deadline=8.0)
+    pool.errors += [Response(504, "text/plain", None, b"x")] * 5
+    for _ in range(5):
+        await call(driver, deadline=0.05)
+    assert driver.core.queues["m"].failed == 5
+
+
 async def test_nobody_can_loosen_the_models_deadline_for_himself(looptime):
     driver = await build(SlowPool(100.0), deadline=4.0)
     running = call(driver)
