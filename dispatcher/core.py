@@ -248,7 +248,7 @@ class Dispatcher:
 
     def _on_ready(self, executor: Executor, offer: Capabilities | None, now: float) -> None:
         if executor.suspected:
-            executor.suspected = False
+            executor.confirm()
         else:
             executor.step(ExecutorStep.READY)
             if executor.spec.is_planned:
@@ -259,12 +259,12 @@ class Dispatcher:
     def _on_suspected(self, executor: Executor, now: float) -> None:
         # Without this a failing executable would be free again after each request that it breaks,
         # and would drain the whole queue before its loss is detected.
-        executor.suspected = executor.live
+        if executor.live:
+            executor.step(ExecutorStep.SUSPECT)
         self.policies.on_executor(executor, now)
 
     def _lose(self, executor: Executor, now: float) -> None:
         executor.step(ExecutorStep.LOSE)
-        executor.suspected = False
         self._executions.lose(executor, now)
         for needed in (executor, *self._ejections.on_lost()):
             self.policies.on_executor(needed, now)

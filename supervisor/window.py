@@ -10,7 +10,7 @@ from controllers.shaping import MAX_GAP
 from roma.domain.events import Reason
 from roma.domain.exchange import ExchangeReply, ModelReport
 
-_LIVE = ("idle", "busy")
+_LIVE = ("idle", "busy", "suspected")
 _SHED: Final = (Reason.QUEUE_FULL.value, Reason.PREDICTED_LATE.value, Reason.DEADLINE.value)
 
 

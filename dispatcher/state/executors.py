@@ -31,6 +31,7 @@ _PROBING: Final = Rotation.PROBING
 _EJECTED: Final = Rotation.EJECTED
 _IDLE: Final = ExecutorState.IDLE
 _BUSY: Final = ExecutorState.BUSY
+_SUSPECTED: Final = ExecutorState.SUSPECTED
 _START: Final = EXECUTOR.step(ExecutorStep.START)
 _FINISH: Final = EXECUTOR.step(ExecutorStep.FINISH)
 _DRAIN: Final = EXECUTOR.step(ExecutorStep.DRAIN)
@@ -99,13 +100,11 @@ class Executor:
         "spec",
         "starts",
         "state",
-        "suspected",
     )
 
     def __init__(self, spec: ExecutorSpec) -> None:
         self.spec = spec
         self.state = ExecutorState.LOADING
-        self.suspected = False
         self.planned: DeviceState | None = None
         # See dispatcher/guards/outlier_ejection.py: errors in a row, ejections in a row, the share
         # of recent executions that failed, and how many requests others had answered when that
@@ -162,13 +161,19 @@ class Executor:
     @property
     def live(self) -> bool:
         """True if the executable is loaded and reachable, as far as is known."""
-        return self.state is _IDLE or self.state is _BUSY
+        state = self.state
+        return state is _IDLE or state is _BUSY or state is _SUSPECTED
+
+    @property
+    def suspected(self) -> bool:
+        """True if it gets no request until its server answers a health check."""
+        return self.state is _SUSPECTED
 
     @property
     def has_room(self) -> bool:
         """True if another execution can start now."""
-        rotation = self.rotation
-        if not self.live or self.suspected or rotation is _EJECTED:
+        rotation, state = self.rotation, self.state
+        if (state is not _IDLE and state is not _BUSY) or rotation is _EJECTED:
             return False
         return len(self.running) < (self.limit if rotation is _FULL else 1)
 
@@ -217,6 +222,12 @@ class Executor:
         elif step is ExecutorStep.LOSE:
             self.losses += 1
             self.planned = None
+
+    def confirm(self) -> None:
+        """Record that a suspected executable answers: it goes on where it was."""
+        self.state = EXECUTOR[
+            self.state, ExecutorStep.RESUME if self.running else ExecutorStep.READY
+        ]
 
     def busy(self, now: float) -> float:
         """Return the seconds, until now, during which at least one execution ran."""

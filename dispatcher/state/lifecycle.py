@@ -41,6 +41,8 @@ class ExecutorState(StrEnum):
     LOADING = "loading"
     IDLE = "idle"
     BUSY = "busy"
+    SUSPECTED = "suspected"
+    """A connection broke: it gets nothing more until its server answers a health check."""
     LOST = "lost"
 
 
@@ -48,6 +50,9 @@ class ExecutorStep(StrEnum):
     """Steps of an executor's life cycle."""
 
     READY = "ready"
+    SUSPECT = "suspect"
+    RESUME = "resume"
+    """The server answered, while executions still run."""
     START = "start"
     FINISH = "finish"
     """An execution ended; others still run."""
@@ -107,9 +112,17 @@ EXECUTOR: Final = LifeCycle(
         (_X.BUSY, _XS.START): _X.BUSY,
         (_X.BUSY, _XS.FINISH): _X.BUSY,
         (_X.BUSY, _XS.DRAIN): _X.IDLE,
+        (_X.IDLE, _XS.SUSPECT): _X.SUSPECTED,
+        (_X.BUSY, _XS.SUSPECT): _X.SUSPECTED,
+        (_X.SUSPECTED, _XS.SUSPECT): _X.SUSPECTED,
+        (_X.SUSPECTED, _XS.FINISH): _X.SUSPECTED,
+        (_X.SUSPECTED, _XS.DRAIN): _X.SUSPECTED,
+        (_X.SUSPECTED, _XS.READY): _X.IDLE,
+        (_X.SUSPECTED, _XS.RESUME): _X.BUSY,
         (_X.LOADING, _XS.LOSE): _X.LOST,
         (_X.IDLE, _XS.LOSE): _X.LOST,
         (_X.BUSY, _XS.LOSE): _X.LOST,
+        (_X.SUSPECTED, _XS.LOSE): _X.LOST,
     },
 )
 

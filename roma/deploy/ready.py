@@ -21,7 +21,7 @@ from roma.security import peers
 from roma.security.tokens import Token, sent
 from roma.telemetry.reachability import reason
 
-LIVE = ("idle", "busy")
+LIVE = ("idle", "busy", "suspected")
 
 LOOK = 0.5
 """Seconds between two polls of a dispatcher until all models are served."""

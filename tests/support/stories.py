@@ -88,9 +88,7 @@ class Story:
         found = {}
         for executor in self.core.executors:
             signs = [executor.state.value]
-            signs += [
-                sign for sign in ("suspected", "ejected", "probing") if getattr(executor, sign)
-            ]
+            signs += [sign for sign in ("ejected", "probing") if getattr(executor, sign)]
             limit = 1 if executor.spec.device is Device.GPU else executor.limit
             signs.append(f"{len(executor.running)}/{limit} in flight")
             if executor.spec.device is Device.CPU:

@@ -86,7 +86,7 @@ class ExecutableRow:
     @property
     def live(self) -> bool:
         """True if the executable is loaded and reachable."""
-        return self.state in ("idle", "busy")
+        return self.state in ("idle", "busy", "suspected")
 
 
 @dataclass(frozen=True, slots=True)

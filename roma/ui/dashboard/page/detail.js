@@ -184,7 +184,7 @@ export class Detail {
     }));
     for (const e of executables) {
       const line = this.cells.get(e.executable);
-      put(line, 'data-live', e.state === 'idle' || e.state === 'busy');
+      put(line, 'data-live', ['idle', 'busy', 'suspected'].includes(e.state));
       EXECUTABLE.forEach(([, text], i) => say(line.children[i], text(e)));
     }
   }
