@@ -25,7 +25,10 @@ DOUBT: Final = 5.0
 
 @dataclass(slots=True, init=False)  # as `roma.domain.model.Request`: several in every tick
 class RequestRate:
-    """`mean` in requests/s over the last `age` seconds; `fast` and `slow` are the averages."""
+    """`mean` in requests/s over the last `age` seconds; `fast` and `slow` are the averages.
+
+    An age of 0 is the state before the first period.
+    """
 
     mean: float
     age: float

@@ -361,7 +361,8 @@ class Supervisor:
         managed, spec = status.managed, status.managed.model
         name, executable = spec.name, managed.name
         response_time: float | None = None
-        oldest_age = arrivals = gpu = cpu = here = failed = shed = violations = 0.0
+        oldest_age: float | None = None
+        arrivals = gpu = cpu = here = failed = shed = violations = 0.0
         waiting = in_flight = in_flight_here = 0
         for window in self._usable:
             here += window.completed(executable)
@@ -373,7 +374,8 @@ class Supervisor:
             worst = report.response_time
             if worst is not None and (response_time is None or worst > response_time):
                 response_time = worst
-            oldest_age = max(oldest_age, report.oldest_age)
+            if oldest_age is None or report.oldest_age > oldest_age:
+                oldest_age = report.oldest_age
             arrivals += delta.arrivals
             gpu += delta.completed_gpu
             cpu += delta.completed_cpu
@@ -385,7 +387,7 @@ class Supervisor:
         assert status.applied is not None
         return Measurement(
             response_time=response_time,
-            oldest_age=oldest_age,
+            oldest_age=0.0 if oldest_age is None else oldest_age,
             arrivals=dt * arrivals,
             completed_gpu=dt * gpu,
             completed_cpu=dt * cpu,

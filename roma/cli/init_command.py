@@ -1,7 +1,7 @@
 """`roma init`: a first roma.yaml, for one model whose cost is measured."""
 
 import asyncio
-import json
+import contextlib
 import logging
 import math
 import re
@@ -71,6 +71,8 @@ def command(
 ) -> None:
     """Write a roma.yaml for the model in DIR, after measuring what one request of it costs."""
     name = name or re.sub(r"[^A-Za-z0-9._-]", "-", model.resolve().name)
+    if any("\ud800" <= c <= "\udfff" for c in str(model)):
+        raise ConfigError(f"DIR = {str(model)!a}: must be UTF-8, as roma.yaml is")
     if out.exists():
         raise ConfigError(f"out = {out}: exists already: name another one")
     cores = machine.available_cores()
@@ -100,8 +102,11 @@ def command(
 
 def _scalar(text: str) -> str:
     """Return a text as it is, or in quotes if YAML would read it as something else."""
-    is_plain = re.fullmatch(r"[A-Za-z0-9._/-]+", text) and yaml_file.read(text, source="") == text
-    return text if is_plain else json.dumps(text, ensure_ascii=False)
+    if re.fullmatch(r"[A-Za-z0-9._/-]+", text):
+        with contextlib.suppress(ConfigError):  # no date has a month 13, say
+            if yaml_file.read(text, source="") == text:
+                return text
+    return yaml_file.quoted(text)
 
 
 def _draft(
@@ -109,7 +114,7 @@ def _draft(
 ) -> schema.Config:
     """Return the configuration to measure under; raise ConfigError if the model has no version."""
     config = schema.parse(
-        f"models: {{{_scalar(name)}: {{path: {json.dumps(str(model))}, "
+        f"models: {{{_scalar(name)}: {{path: {yaml_file.quoted(str(model))}, "
         f"sla: {{response_time: {promise}}}}}}}\n"
         f"workers: [{{cores: {cores}, reserved: {reserved}}}]\ngateway: {{port: {port}}}\n",
         source="roma init",

@@ -4,6 +4,7 @@ Each raises Fault with key, value and bound.
 """
 
 from roma.config.backends import registry as backends
+from roma.config.executable import Executable
 from roma.config.scheduling import PLANNED, QUALITY
 from roma.config.topology import Topology
 from roma.config.workers import UNIX, ServerKind, WorkerConfig, check_socket
@@ -155,20 +156,23 @@ def _check_several(config: Topology) -> None:
 
 def _check_names(config: Topology) -> None:
     """Refuse two model servers that would share a name, a container or a socket."""
-    taken: dict[tuple[str, str], str] = {}
+    taken: dict[tuple[str, ...], Executable] = {}
     for worker in config.workers:
         for e in backends.of(worker).executables(config, worker):
-            for kind, name in (
-                ("executable", e.name),
-                ("container", e.container),
-                ("socket", e.socket),
-            ):
-                if name is None:
+            names: list[tuple[str, ...]] = [("executable", e.name)]
+            if e.socket is not None:
+                names.append(("socket", e.socket))
+            if e.container is not None:  # each engine has names of its own
+                names.append(("container", e.container, worker.containers.host))
+            for name in names:
+                other = taken.setdefault(name, e)
+                if other is e:
                     continue
-                if (other := taken.get((kind, name))) is not None:
-                    bound = f"another one: {kind} {name} is that of {other} too"
-                    raise Fault("models", e.spec.models[0], bound)
-                taken[kind, name] = e.name
+                mine, its = (e, other) if e.spec.device is Device.CPU else (other, e)
+                whose = "a GPU" if its.spec.device is Device.GPU else its.name
+                model = mine.spec.models[0]
+                bound = f"another name: {name[0]} {name[1]} is that of {whose} too"
+                raise Fault(f"models.{model}", model, bound)
 
 
 def _check_ports(config: Topology) -> None:

@@ -35,12 +35,17 @@ class Change:
         return bool(self.added or self.removed or self.scaled or self.limits)
 
 
-def compare(old: Config, new: Config, started: Config | None = None) -> Change:
+def compare(
+    old: Config, new: Config, started: Config | None = None, servers: Config | None = None
+) -> Change:
     """Return the models added and removed; raise ConfigError naming each key that needs a restart.
 
-    `started` is the configuration that the program was started with, if it is not `old`.
+    `started` is the configuration that the program was started with, if it is not `old`. `servers`
+    is the one that it started model servers with, if it did.
     """
-    faults = [*_sections(old, new), *_limits(started or old, new), *_models(old, new)]
+    faults = [*_sections(old, new), *_grpc(started or old, new), *_models(old, new)]
+    if servers is not None:
+        faults += _servers(servers, new)
     if faults:
         raise ConfigError("\n".join(f"{fault}: takes a restart" for fault in faults))
     return Change(
@@ -65,13 +70,17 @@ def _sections(old: Config, new: Config) -> Iterator[str]:
             yield f"{key} changed"
 
 
-def _limits(started: Config, new: Config) -> Iterator[str]:
-    """Yield a fault for each limit that grew beyond the one that something was started with."""
+def _servers(started: Config, new: Config) -> Iterator[str]:
+    """Yield a fault if the limit grew beyond the one that local model servers were started with."""
+    most, value = started.gateway.max_body_bytes, new.gateway.max_body_bytes
+    if value > most and any(worker.is_local for worker in new.workers):
+        bound = f"the model servers were started for at most {most}"
+        yield f"gateway.max_body_bytes = {value}: {bound}"
+
+
+def _grpc(started: Config, new: Config) -> Iterator[str]:
+    """Yield a fault for each limit that grew beyond the one the gRPC port was opened with."""
     then, now = started.gateway, new.gateway
-    if now.max_body_bytes > then.max_body_bytes and any(w.is_local for w in new.workers):
-        bound = f"the model servers were started for at most {then.max_body_bytes}"
-        yield f"gateway.max_body_bytes = {now.max_body_bytes}: {bound}"
-        return
     if not now.has_grpc:
         return
     for key, most, value in (

@@ -34,7 +34,7 @@ class ConfigWatch:
         if seen in (self._seen, None):
             return None
         self._seen = seen
-        new = _changed(self._file, self._config, self._started)
+        new = _changed(self._file, self._config, self._started, self._started)
         self._config = new or self._config
         return new
 
@@ -61,11 +61,13 @@ async def reloads(file: Path, config: Config) -> AsyncIterator[Config]:
             yield config
 
 
-def _changed(file: Path, config: Config, started: Config) -> Config | None:
+def _changed(
+    file: Path, config: Config, started: Config, servers: Config | None = None
+) -> Config | None:
     """Return the file's configuration if it differs and needs no restart."""
     try:
         new = load(file)
-        change = compare(config, new, started)
+        change = compare(config, new, started, servers)
     except ConfigError as error:
         log.error("%s: nothing is changed: %s", file, error)
         return None

@@ -5,6 +5,7 @@ Strict, because YAML and pydantic accept common typing errors: here duplicate ke
 line) and the bound.
 """
 
+import math
 import re
 import reprlib
 from collections.abc import Hashable
@@ -118,8 +119,8 @@ MOST_KEYS = 10_000
 
 
 LARGEST = 10**30
-"""Largest whole number. Python's have no bound, and huge ones can neither be printed nor
-converted."""
+"""Largest whole number. Python's are unbounded, and one of more than 4300 digits cannot be
+printed."""
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -130,20 +131,21 @@ class _UniqueKeys(yaml.SafeLoader):
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         text = super().construct_scalar(node)
-        if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise yaml.constructor.ConstructorError(
-                    None, None, "half a surrogate pair is no character", node.start_mark
-                ) from None
-        return text
+        if text.isascii():
+            return text
+        try:
+            # JSON writes a character beyond the first plane as two escapes.
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise yaml.constructor.ConstructorError(
+                None, None, "half a surrogate pair is no character", node.start_mark
+            ) from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         number = super().construct_yaml_int(node)
         if abs(number) > LARGEST:
             raise yaml.constructor.ConstructorError(
-                None, None, f"a whole number must be at most {LARGEST}", node.start_mark
+                None, None, "a whole number must be from -10^30 to 10^30", node.start_mark
             )
         return number
 
@@ -192,7 +194,7 @@ _UniqueKeys.add_constructor(f"{_TAG}int", _UniqueKeys.construct_yaml_int)
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML dumper whose text `read` reads back: it quotes what either version would take for more.
+    """YAML dumper that quotes every text that YAML 1.1 or 1.2 would read as another type.
 
     Without anchors: repeated lists are written out, since people read them.
     """
@@ -201,6 +203,13 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Represent a text; breaks of line that only YAML 1.1 knows must be escaped."""
+    style = '"' if any(c in text for c in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar(f"{_TAG}str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
 _Dumper.yaml_implicit_resolvers = {
     first: [*forms, *_UniqueKeys.yaml_implicit_resolvers.get(first, ())]
     for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -210,6 +219,11 @@ _Dumper.yaml_implicit_resolvers = {
 def dump(data: object) -> str:
     """Return plain data as a YAML document, its keys in their order."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def quoted(text: str) -> str:
+    """Return a text in double quotes, on one line."""
+    return yaml.dump(text, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
 
 
 def _show(value: object) -> str:

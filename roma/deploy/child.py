@@ -37,7 +37,8 @@ class Child:
 
     `on_start(pid)` runs after each start. `fatal` holds the reason why it gave up. A child with
     `keeps_trying` never gives up: its fault may be repaired, and the others do not depend on it.
-    The program writes its reason to `fault_file` (roma/config/start_failures.py).
+    The program writes its reason to `fault_file` (roma/config/start_failures.py). One that `hears`
+    takes SIGHUP as news, from when it listens (`roma.config.reload.listen`).
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Child:
         on_start: Callable[[int], None] = lambda _: None,
         keeps_trying: bool = False,
         fault_file: Path | None = None,
+        hears: bool = False,
     ) -> None:
         self.name = name
         self.restarts = 0
@@ -67,6 +69,7 @@ class Child:
         self._grace = grace
         self._on_start = on_start
         self._keeps_trying = keeps_trying
+        self._hears = hears
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -170,7 +173,7 @@ class Child:
                 # Ctrl-C reaches the launcher alone, which stops its children in order.
                 start_new_session=True,
                 # Safe: the launcher runs no other thread whose locks the child could inherit.
-                preexec_fn=_prepare,
+                preexec_fn=_prepare if self._hears else die_with_parent,
             )
         self._on_start(self._process.pid)
         return await self._process.wait()
@@ -182,6 +185,6 @@ class Child:
 
 
 def _prepare() -> None:
-    """Prepare a new process: it ends with its parent, and SIGHUP waits until it is handled."""
+    """Prepare a program that hears: SIGHUP waits until it listens, since unhandled it ends one."""
     die_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})

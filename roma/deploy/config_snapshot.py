@@ -5,6 +5,7 @@ that is being edited.
 """
 
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from roma.config import yaml_file
@@ -16,7 +17,8 @@ def plain(config: Config) -> dict[str, Any]:
     """Return a loaded configuration as roma.yaml would express it, with its source files."""
     complete = config.model_copy(
         update={
-            "preset": None,  # its keys are filled in: again, they would win over equal defaults
+            # Already filled in: if kept, it would override keys whose value is the default.
+            "preset": None,
             "profile": None,
             "plant": None,
             "control": config.control.model_copy(update={"gains_file": None}),
@@ -27,10 +29,11 @@ def plain(config: Config) -> dict[str, Any]:
 
 def write(config: Config, file: Path) -> None:
     """Write a configuration atomically; raise LaunchError if that is impossible."""
-    scratch = file.with_suffix(".new")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(yaml_file.dump(plain(config)), encoding="utf-8")
-        scratch.replace(file)
+        # A file of its own: nothing that lies there is followed or kept.
+        with NamedTemporaryFile("w", dir=file.parent, encoding="utf-8", delete=False) as scratch:
+            scratch.write(yaml_file.dump(plain(config)))
+        Path(scratch.name).replace(file)
     except OSError as error:
         raise LaunchError(f"{file}: cannot be written: {error.strerror}") from error

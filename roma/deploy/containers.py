@@ -130,6 +130,7 @@ async def _owner(
         f"broker.{worker.name}",
         [sys.executable, "-m", "roma", "broker", str(file), "--worker", worker.name],
         log_dir=log_dir,
+        hears=True,
     )
     broker.start()
     stack.push_async_callback(broker.stop)

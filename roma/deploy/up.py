@@ -9,7 +9,9 @@ their cgroups. Containers are removed when it stops; if it is killed, they stay
 import asyncio
 import contextlib
 import logging
+import os
 import signal
+import stat
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -161,13 +163,14 @@ class Deployment:
     async def _tell_faults(self) -> None:
         """Maintain the files of the programs: the configuration, and why model servers do not run.
 
-        Whoever cleans /tmp may take them away, and a program that restarts needs them.
+        A cleaner of /tmp may delete them, and a program that restarts reads them.
         """
         known: dict[str, str] | None = {}
         while True:
-            if not self._file.exists():
+            if not (self._file.exists() and self._faults.exists()):
                 known = None
-                with contextlib.suppress(LaunchError):  # tried again in a moment
+                with contextlib.suppress(LaunchError, OSError):  # tried again in a moment
+                    _make_own(self._file.parent.parent)
                     write(self.config, self._file)
             found = {n: child.trouble for n, child in self.executables.items() if child.trouble}
             if found != known:
@@ -222,7 +225,7 @@ class Deployment:
 
     def _program(self, name: str, arguments: list[str], grace: float = GRACE) -> Child:
         argv = [sys.executable, "-m", "roma", *arguments]
-        return Child(name, argv, log_dir=self._log_dir, grace=grace)
+        return Child(name, argv, log_dir=self._log_dir, grace=grace, hears=True)
 
 
 @contextlib.asynccontextmanager
@@ -354,6 +357,18 @@ async def _until_one_serves(config: Config, session: aiohttp.ClientSession, at: 
         await asyncio.sleep(0.1)
     names = ", ".join(config.models)
     raise LaunchError(f"the dispatcher at {at} does not take over the models {names}")
+
+
+def _make_own(directory: Path) -> None:
+    """Make a directory of ours alone, unless it is there; raise OSError if it is anyone else's.
+
+    Its name is known from our command lines, and all may write to /tmp.
+    """
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{directory} is not ours alone")
 
 
 def _local(config: Config) -> list[Executable]:

@@ -259,7 +259,7 @@ class BackendConnection:
         length = len(name)  # most headers differ by length
         if length in (14, 17) and name.lower() in (b"content-length", b"transfer-encoding"):
             self._is_framed = True
-            if length == 17 and value.lower() != b"chunked":
+            if length == 17 and value.rstrip(b" ").lower() != b"chunked":
                 raise ValueError("unknown Transfer-Encoding")
         if length == 12 and name.lower() == b"content-type":
             self._content_type = value.decode("latin-1")

@@ -74,7 +74,7 @@ def judge_grpc(code: int) -> Result:
 def gave_up(answer: Response | GrpcResponse) -> bool:
     """Return True if a fault can mean that the server kept a deadline: it is no longer computing.
 
-    A handler that crashed says something else, whenever it does.
+    A handler that crashes answers another status, however late.
     """
     if isinstance(answer, Response):
         return answer.status in _GIVEN_UP

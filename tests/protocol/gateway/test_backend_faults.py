@@ -119,6 +119,18 @@ async def test_an_interim_answer_leaves_nothing_on_the_final_one(harness):
     assert "Content-Encoding" not in headers
 
 
+async def test_a_transfer_coding_may_be_followed_by_a_blank(harness):
+    await harness.open()
+
+    async def blank(request, body):
+        coded = b"Transfer-Encoding: Chunked \r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+        request.transport.write(b"HTTP/1.1 200 OK\r\n" + coded)
+        await asyncio.sleep(10)
+
+    harness.backends[0].behave = blank
+    assert (await harness.predict())[:2] == (200, b"{}")
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -127,6 +139,7 @@ async def test_an_interim_answer_leaves_nothing_on_the_final_one(harness):
         b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
         b"HTTP/1.1 099 Low\r\nContent-Length: 2\r\n\r\n{}",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked;q=1\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
     ],
 )
 async def test_a_broken_answer_is_502_and_is_not_repeated(harness, answer):

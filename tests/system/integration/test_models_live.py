@@ -171,7 +171,7 @@ async def told(up, command):
     return output.decode().replace("\n", "")
 
 
-async def test_a_model_of_any_name_comes_and_a_cleaner_of_tmp_takes_nothing_away(file, demo_models):
+async def test_what_a_cleaner_of_tmp_deletes_is_written_again_and_any_name_comes(file, demo_models):
     with Up(file) as up:
         await up.ready()
         # As YAML 1.1 reads it, a text; as we do, a number.

@@ -237,34 +237,41 @@ def test_faults_of_sockets(more, line):
     ]
 
 
+MODEL = "path: /m, sla: {response_time: 1}"
+DOCKER = "cores: 2, backend: docker"
+TWO = f"c: {{{MODEL}, workers: [a-b]}}, b-c: {{{MODEL}, workers: [a]}}"
+
+
 @pytest.mark.parametrize(
     ("models", "workers", "line"),
     [
         (
-            "gpu0 m",
-            "{name: w, cores: 2, backend: docker, gpus: 1}",
-            "gpu0: must be another one: executable gpu0@w is that of gpu0@w too",
+            f"m: {{{MODEL}}}, gpu0: {{{MODEL}}}",
+            f"{{name: w, {DOCKER}, gpus: 1}}",
+            "gpu0 = gpu0: must be another name: executable gpu0@w is that of a GPU too",
         ),
         (
-            "c b-c",
-            "{name: a, cores: 2, backend: docker}, {name: a-b, cores: 2, backend: docker}",
-            "c: must be another one: container roma-a-b-c is that of b-c@a too",
+            TWO,
+            f"{{name: a, {DOCKER}}}, {{name: a-b, {DOCKER}}}",
+            "c = c: must be another name: container roma-a-b-c is that of b-c@a too",
         ),
         (
-            "c b.c",
+            f"c: {{{MODEL}, workers: [a.b]}}, b.c: {{{MODEL}, workers: [a]}}",
             "{name: a, cores: 2, sockets: /run}, {name: a.b, cores: 2, sockets: /run}",
-            "c: must be another one: socket /run/roma.a.b.c.sock is that of b.c@a too",
+            "c = c: must be another name: socket /run/roma.a.b.c.sock is that of b.c@a too",
         ),
     ],
 )
 def test_model_servers_that_would_be_taken_for_one_another(models, workers, line):
-    where = {"c": ", workers: [a-b]", "b-c": ", workers: [a]", "b.c": ", workers: [a]"}
-    where |= {"c": ", workers: [a.b]"} if "b.c" in models else {}
-    listed = "".join(
-        f"  {name}: {{path: /m, sla: {{response_time: 1}}{where.get(name, '')}}}\n"
-        for name in models.split()
-    )
-    assert faults(f"models:\n{listed}workers: [{workers}]") == [f"roma.yaml: models = {line}"]
+    found = faults(f"models: {{{models}}}\nworkers: [{workers}]")
+    assert found == [f"roma.yaml: models.{line}"]
+
+
+def test_engines_of_two_hosts_may_have_containers_of_one_name():
+    first, second = (f"{DOCKER}, docker: {{host: 'ssh://u@{h}', address: {h}}}" for h in "xy")
+    workers = f"{{name: a, {first}}}, {{name: a-b, {second}}}"
+    found = placement.executables(schema.parse(f"models: {{{TWO}}}\nworkers: [{workers}]"))
+    assert [e.container for e in found] == ["roma-a-b-c"] * 2
 
 
 def test_sockets_take_the_place_of_ports():
@@ -352,7 +359,7 @@ def test_faults_of_listed_executables(executable, line):
         ("name: !!int ''", "roma.yaml: not valid YAML: string index out of range"),
         (
             "name: 0x" + "f" * 5000,
-            "roma.yaml: not valid YAML: a whole number must be at most 10000",
+            "roma.yaml: not valid YAML: a whole number must be from -10^30",
         ),
         ('name: "\\ud800"', "roma.yaml: not valid YAML: half a surrogate pair is no character"),
         ("[" * 5000, "roma.yaml: not valid YAML: nested too deeply"),

@@ -1,7 +1,7 @@
 """What the launcher writes for its programs means what the file meant."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from roma.config import schema, yaml_file
@@ -56,7 +56,15 @@ WORDS = [
 ]
 
 
-@given(st.one_of(st.sampled_from(WORDS), st.from_regex(r"[-+0-9.eExob_:]{1,8}", fullmatch=True)))
+TEXTS = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc"], include_characters="\n\x85")
+)
+
+
+@given(
+    st.one_of(st.sampled_from(WORDS), st.from_regex(r"[-+0-9.eExob_:]{1,8}", fullmatch=True), TEXTS)
+)
+@example("a\x85b\u2028c")
 def test_a_text_is_read_back_as_a_text(text):
     assert yaml_file.read(yaml_file.dump({text: [text]}), source="dump") == {text: [text]}
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers.balance import CpuBalance
-from dispatcher.schedulers.base import RunChoice, Scheduler, WaitUntil
+from dispatcher.schedulers.base import TICK, RunChoice, Scheduler, WaitUntil
 from dispatcher.schedulers.gpu_savings_first import GpuSavingsFirst
 from roma.config.scheduling import SchedulingConfig
 from roma.domain.events import (
@@ -25,6 +25,28 @@ from tests.unit.dispatcher.conftest import model
 
 MODELS = {"a": 0.02, "b": 0.1, "c": 0.4}
 """Core-seconds of a request, by model."""
+
+
+def overflow(policy, now):
+    """Return what the module's docstring chooses beside GPUs, by sorting and adding up."""
+    gpus, ahead, dues = policy._gpus, 0.0, []
+    waiting = [b for b in policy._backlogs if policy.state.queues[b.model].waiting]
+    for backlog in sorted(waiting, key=lambda b: -b.saving):
+        queue = policy.state.queues[backlog.model]
+        arrived, sla = queue.youngest.arrived, queue.spec.sla.response_time
+        gpu_time = policy.state.executors.gpu_time(backlog.model)
+        ahead += gpu_time * len(queue.waiting)
+        if not backlog.free:
+            continue
+        measured = backlog.fastest.expected(backlog.model)
+        service = queue.spec.cost / backlog.fastest.share if measured is None else measured
+        if now - arrived + service > sla:
+            continue
+        due = arrived + policy.options.spill * sla - (ahead - gpu_time) / len(gpus)
+        if due <= min(gpu.free_at(now) for gpu in gpus) + TICK:
+            return RunChoice(backlog.fastest.spec.name, backlog.model, youngest=True)
+        dues.append(due)
+    return WaitUntil(min(dues)) if dues else None
 
 
 class Compared(Scheduler):
@@ -54,6 +76,8 @@ class Compared(Scheduler):
             fresh.on_executor(executor, now)
         choice = known.choose(now)
         assert choice == fresh.choose(now)
+        if known._gpus:
+            assert choice == overflow(known, now)
         self.choices[bool(known._gpus), type(choice)] += 1
         return choice
 

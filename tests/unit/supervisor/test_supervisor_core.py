@@ -133,6 +133,14 @@ def test_core_seconds_are_what_was_used_where_a_burst_was_beyond_the_quota():
     assert core.status["m@w"].core_seconds == pytest.approx(0.5 + 0.6 + 0.5)
 
 
+def test_an_age_that_is_no_number_is_no_reason_to_take_cores_away():
+    world = World(build())
+    for _ in range(3):
+        world.tick()
+    assert world.tick(oldest_age=math.nan) == []
+    assert world.why == "a measured number is not finite"
+
+
 def test_from_the_second_tick_on_the_law_decides():
     world = World(build())
     world.tick()

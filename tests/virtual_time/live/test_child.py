@@ -96,7 +96,7 @@ async def main():
 
 asyncio.run(main())
 """
-    child = Child("program", [sys.executable, "-c", script])
+    child = Child("program", [sys.executable, "-c", script], hears=True)
     child.start()
     try:
         await until(heard.exists)
