@@ -385,7 +385,7 @@ class Driver:
     def _end(self, command: Execute, call: Call, answer: Answer, verdict: Result) -> None:
         if verdict in _FAULTS and call.deadline is not None and gave_up(answer):
             # A model server that kept the client's own deadline, which it was sent, is not at
-            # fault. For a short deadline the allowance is at most half of it: clients choose it.
+            # fault. For a short deadline at most half of it is forgiven: clients choose it.
             early = min(EARLY, call.deadline / 2)
             late = self.clock() >= call.arrived + call.deadline - early
             verdict = Result.INVALID if late else verdict
