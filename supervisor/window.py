@@ -8,9 +8,8 @@ from typing import Final
 
 from controllers.shaping import MAX_GAP
 from roma.domain.events import Reason
-from roma.domain.exchange import ExchangeReply, ModelReport
+from roma.domain.exchange import LIVE, ExchangeReply, ModelReport
 
-_LIVE = ("idle", "busy", "suspected")
 _SHED: Final = (Reason.QUEUE_FULL.value, Reason.PREDICTED_LATE.value, Reason.DEADLINE.value)
 
 
@@ -84,7 +83,7 @@ class ReplyWindow:
     def live(self, executor: str) -> bool:
         """Return True if the dispatcher can send work to this executor now."""
         report = self._now.executors.get(executor) if self._now else None
-        return report is not None and report.state in _LIVE
+        return report is not None and report.state in LIVE
 
     def arrivals(self, model: str, executor: str) -> float:
         """Return a model's arrivals per second, 0 where they cannot be sent to the executor."""

@@ -16,12 +16,10 @@ from roma.config.watched_file import Watched
 from roma.deploy.child import Child
 from roma.domain import exchange
 from roma.domain.errors import ExchangeError, LaunchError
-from roma.domain.exchange import ExchangeReply
+from roma.domain.exchange import LIVE, ExchangeReply
 from roma.security import peers
 from roma.security.tokens import Token, sent
 from roma.telemetry.reachability import reason
-
-LIVE = ("idle", "busy", "suspected")
 
 LOOK = 0.5
 """Seconds between two polls of a dispatcher until all models are served."""

@@ -7,7 +7,7 @@ Between two exchanges a supervisor waits to hear that a queue has outgrown its c
 """
 
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -122,6 +122,10 @@ class ModelReport:
         """
         answered = self.completed_cpu + self.completed_gpu - self.invalid
         return answered + self.refused + self.failed + self.cancelled_late
+
+
+LIVE: Final = ("idle", "busy", "suspected")
+"""States of an executor whose server is loaded and reachable, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ They are sent to browsers and terminals as JSON, field by field.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from roma.domain.exchange import LIVE
+
 
 class ModelState(StrEnum):
     """State of a model."""
@@ -86,7 +88,7 @@ class ExecutableRow:
     @property
     def live(self) -> bool:
         """True if the executable is loaded and reachable."""
-        return self.state in ("idle", "busy", "suspected")
+        return self.state in LIVE
 
 
 @dataclass(frozen=True, slots=True)
