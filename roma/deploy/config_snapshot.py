@@ -33,7 +33,12 @@ def write(config: Config, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         # A file of its own: nothing that lies there is followed or kept.
         with NamedTemporaryFile("w", dir=file.parent, encoding="utf-8", delete=False) as scratch:
-            scratch.write(yaml_file.dump(plain(config)))
-        Path(scratch.name).replace(file)
+            try:
+                scratch.write(yaml_file.dump(plain(config)))
+                scratch.flush()
+                Path(scratch.name).replace(file)
+            except OSError:  # tried again and again, they would pile up
+                Path(scratch.name).unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise LaunchError(f"{file}: cannot be written: {error.strerror}") from error

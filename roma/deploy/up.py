@@ -8,6 +8,7 @@ their cgroups. Containers are removed when it stops; if it is killed, they stay
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import signal
@@ -169,9 +170,12 @@ class Deployment:
         while True:
             if not (self._file.exists() and self._faults.exists()):
                 known = None
-                with contextlib.suppress(LaunchError, OSError):  # tried again in a moment
+                try:
                     _make_own(self._file.parent.parent)
                     write(self.config, self._file)
+                except (LaunchError, OSError):  # tried again in a moment
+                    await asyncio.sleep(TELL)
+                    continue
             found = {n: child.trouble for n, child in self.executables.items() if child.trouble}
             if found != known:
                 try:
@@ -239,6 +243,9 @@ async def deployed(
         local = any(worker.is_local for worker in config.workers)
         # A program that restarts must not read a file that was not accepted.
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="roma-up-")))
+        held = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, held)
+        fcntl.flock(held, fcntl.LOCK_SH)  # systemd-tmpfiles spares what is locked
         file = scratch / config.name / "roma.yaml"
         write(config, file)
         hierarchy = _permitted() if local else None

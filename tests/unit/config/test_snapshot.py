@@ -1,4 +1,4 @@
-"""What the launcher writes for its programs means what the file meant."""
+"""The snapshot that the launcher writes for its programs means what the file meant."""
 
 import pytest
 from hypothesis import example, given
