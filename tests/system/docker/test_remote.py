@@ -68,10 +68,20 @@ def sshd(tmp_path, monkeypatch):
         argv = [program, "-D", "-e", "-f", str(directory / "sshd_config"), "-p", str(port)]
         process = subprocess.Popen(argv, stderr=log)
     try:
+        _until_it_listens(process, tmp_path / "sshd.log")
         yield port, directory
     finally:
         process.terminate()
         process.wait()
+
+
+def _until_it_listens(process, log, limit=60.0):
+    """A client that comes before the server listens is refused."""
+    end = time.monotonic() + limit
+    while "Server listening" not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.05)
 
 
 @pytest.fixture

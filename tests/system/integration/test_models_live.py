@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from tempfile import gettempdir
 
 import pytest
 import yaml
@@ -25,11 +24,11 @@ def file(tmp_path, demo_models):
     )
 
 
-def scratch(file):
+def scratch(up):
     """Return the directory of the files that the programs of a deployment read."""
-    name = yaml.safe_load(file.read_text())["name"]
-    (found,) = Path(gettempdir()).glob(f"roma-up-*/{name}")
-    return found
+    (pid,) = up.children(" dispatcher ")
+    argv = (Path("/proc") / str(pid) / "cmdline").read_text().split("\0")
+    return Path(argv[argv.index("dispatcher") + 1]).parent
 
 
 def weight(group):
@@ -177,7 +176,7 @@ async def test_what_a_cleaner_of_tmp_deletes_is_written_again_and_any_name_comes
         # As YAML 1.1 reads it, a text; as we do, a number.
         said = ["--path", demo_models["digits"], "--response-time", "10"]
         assert "1e5 is served" in await up.models("add", "1e5", *said)
-        directory = scratch(file)
+        directory = scratch(up)
         shutil.rmtree(directory)
         await up.until((directory / "faults.json").exists)
         (pid,) = up.children(" dispatcher ")
