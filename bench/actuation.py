@@ -1,22 +1,26 @@
-"""Time to set the cores of twenty executables: through the engine, and by cgroup.
+"""Time and CPU to set the cores of twenty executables: through the engine, and by cgroup.
 
-The engine's part needs a Docker engine and the image `roma/control:dev` (`make images`); any image
-with a `sleep` will do (ROMA_BENCH_IMAGE). Jitter is the delay of ticks while quotas are set.
+The engine is asked by the broker's own calls and, beside them, by the docker package in threads.
+That part needs a Docker engine and the image `roma/control:dev` (`make images`); any image with a
+`sleep` will do (ROMA_BENCH_IMAGE). Jitter is the delay of ticks while quotas are set.
 """
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
+import docker
 from rich.console import Console
 from rich.table import Table
 
 from roma.config.placement import on_worker
 from roma.config.schema import Config
+from roma.domain import units
 from roma.domain.errors import ActuationError
 from roma.domain.stats import quantile
 from supervisor.actuators.cgroup import CgroupActuator
@@ -25,6 +29,7 @@ from supervisor.assembly import build_core
 from supervisor.broker.broker import Broker
 from supervisor.broker.containers import EXECUTABLE, owned
 from supervisor.broker.engine import connected
+from supervisor.broker.threads import in_thread
 from supervisor.cgroups import find_hierarchy
 from supervisor.live.loop import ControlLoop
 
@@ -35,17 +40,26 @@ PERIOD = 0.2
 
 IMAGE = os.environ.get("ROMA_BENCH_IMAGE", "roma/control:dev")
 
+Measured = tuple[list[float], list[float], float]
+"""The seconds of each tick's setting, the loop's jitters, and the CPU-seconds of it all."""
+
 Apply = Callable[[Mapping[str, float]], Awaitable[Mapping[str, float | ActuationError]]]
 
 
 def run() -> None:
     """Print the time of one tick's actuation, and the jitter of a concurrent loop."""
     table = Table(title=f"setting the cores of {EXECUTABLES} executables, ms ({TICKS} ticks)")
-    for column in ("through", "median", "p99", "jitter of ticks, p99"):
+    for column in ("through", "median", "p99", "jitter of ticks, p99", "CPU per tick"):
         table.add_column(column, justify="left" if column == "through" else "right")
-    for name, measure in (("the engine", _by_engine), ("cgroup files", _by_cgroup)):
-        durations, jitters = asyncio.run(measure())
-        figures = (quantile(durations, 0.5), quantile(durations, 0.99), quantile(jitters, 0.99))
+    ways = {
+        "the engine": _by_engine,
+        "the engine, docker package": lambda: _by_engine(package=True),
+        "cgroup files": _by_cgroup,
+    }
+    for name, measure in ways.items():
+        durations, jitters, cpu = asyncio.run(measure())
+        quantiles = (quantile(durations, 0.5), quantile(durations, 0.99), quantile(jitters, 0.99))
+        figures = (*quantiles, cpu / TICKS)
         table.add_row(name, *(f"{1000 * figure:.1f}" for figure in figures if figure is not None))
     Console().print(table)
 
@@ -62,7 +76,7 @@ def _config() -> Config:
     )
 
 
-async def _by_engine() -> tuple[list[float], list[float]]:
+async def _by_engine(*, package: bool = False) -> Measured:
     config = _config()
     (worker,) = config.workers
     async with connected(worker.containers) as engine, contextlib.AsyncExitStack() as stack:
@@ -81,10 +95,33 @@ async def _by_engine() -> tuple[list[float], list[float]]:
                 sys.exit(f"actuation bench: {error}")
             stack.push_async_callback(engine.remove, executable.container, grace=0)
             await engine.start(executable.container)
-        return await _measured(config, broker.grant)
+        if not package:
+            return await _measured(config, broker.grant)
+        found = await broker.containers()
+        ids = {name: container.id for name, container in found.items()}
+        with contextlib.closing(docker.APIClient(worker.containers.host)) as client:
+            period = units.period_us(config.control.cfs_period)
+
+            async def apply(wanted: Mapping[str, float]) -> dict[str, float | ActuationError]:
+                """Set quotas as the broker does, all at once."""
+                calls = (
+                    in_thread(
+                        functools.partial(
+                            client.update_container,
+                            ids[name],
+                            cpu_period=period,
+                            cpu_quota=units.quota_us(cores, config.control.cfs_period),
+                        )
+                    )
+                    for name, cores in wanted.items()
+                )
+                await asyncio.gather(*calls)
+                return dict(wanted)
+
+            return await _measured(config, apply)
 
 
-async def _by_cgroup() -> tuple[list[float], list[float]]:
+async def _by_cgroup() -> Measured:
     config, hierarchy = _config(), find_hierarchy()
     (worker,) = config.workers
     with contextlib.ExitStack() as stack:
@@ -98,13 +135,14 @@ async def _by_cgroup() -> tuple[list[float], list[float]]:
         return await _measured(config, CgroupActuator(groups).apply)
 
 
-async def _measured(config: Config, apply: Apply) -> tuple[list[float], list[float]]:
-    """Set other cores at every tick; return the seconds of each, and the loop's jitters."""
+async def _measured(config: Config, apply: Apply) -> Measured:
+    """Set other cores at every tick."""
     (worker,) = config.workers
     core = build_core(config, worker)
     loop = ControlLoop(core, RecordingActuator(), [], worker=worker.name, period=PERIOD)
     ticking = asyncio.create_task(loop.run())
     draw, durations = random.Random(1), []
+    began = time.process_time()
     for _ in range(TICKS):
         wanted = {name: draw.uniform(0.1, 1.0) for name in core.status}
         start = time.perf_counter()
@@ -114,5 +152,6 @@ async def _measured(config: Config, apply: Apply) -> tuple[list[float], list[flo
             if isinstance(result, ActuationError):
                 sys.exit(f"actuation bench: {result}")
         await asyncio.sleep(PERIOD)
+    cpu = time.process_time() - began
     ticking.cancel()
-    return durations, list(loop.jitters)
+    return durations, list(loop.jitters), cpu

@@ -1,16 +1,19 @@
-"""The part of the Docker Engine API that ROMA needs: asynchronous, over a socket, nothing cached.
+"""The part of the Docker Engine API that ROMA needs.
 
-Paths have no version: the engine then answers in its own, and every call here has kept its shape
-since API 1.25, one-shot statistics since 1.41 (https://docs.docker.com/engine/api/).
+The docker package does what is done once per container, in threads. What is done at every tick is
+ours: asynchronous, half the CPU or less (`python -m bench actuation`). Those paths have no version:
+the engine then answers in its own, and the calls here have kept their shape since API 1.25,
+one-shot statistics since 1.41 (https://docs.docker.com/engine/api/).
 """
 
+import asyncio
 import contextlib
 import errno
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -18,19 +21,26 @@ import aiohttp
 from roma.config.workers import DockerConfig
 from roma.domain.errors import ConfigError, EngineError
 from roma.telemetry.reachability import reason
+from supervisor.broker.threads import in_thread
 from supervisor.broker.tunnel import tunnel
 
-CALL_TIMEOUT = 10.0
+if TYPE_CHECKING:
+    from docker import APIClient
+
+CALL_TIMEOUT = 10
 """Seconds for one call; 8 ms is usual, a loaded engine is slower."""
 
 PULL_TIMEOUT = 1800.0
 """Seconds for an image to arrive."""
 
+Result = TypeVar("Result")
+
 
 class Engine:
     """An engine; create it with `connected`. Every call raises EngineError.
 
-    `explain` returns the reason why a call failed.
+    `connect` returns a new client of the docker package for a version of the API; `explain`
+    returns the reason why a call failed, from the error that began it.
     """
 
     def __init__(
@@ -38,23 +48,63 @@ class Engine:
         session: aiohttp.ClientSession,
         base: str,
         address: str,
-        explain: Callable[[Exception], str],
+        connect: Callable[[str], "APIClient"],
+        explain: Callable[[BaseException], str],
     ) -> None:
         self._session = session
         self._base = base
         self._address = address
+        self._connect = connect
         self._explain = explain
+        self._client: APIClient | None = None
 
     def __repr__(self) -> str:
         return f"<Engine {self._address}>"
 
     async def containers(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return the summaries of all containers, running or not, that have these labels."""
-        filters = json.dumps({"label": [f"{key}={value}" for key, value in labels.items()]})
-        found: list[dict[str, Any]] = await self._call(
-            "GET", "/containers/json", params={"all": "1", "filters": filters}
+        filters = {"label": [f"{key}={value}" for key, value in labels.items()]}
+        return await self._in_thread(
+            "list of containers", lambda client: client.containers(all=True, filters=filters)
         )
-        return found
+
+    async def create(self, name: str, specification: Mapping[str, Any]) -> str:
+        """Create a container; return its id."""
+        made = await self._in_thread(
+            f"create {name}",
+            lambda client: client.create_container_from_config(dict(specification), name),
+        )
+        return str(made["Id"])
+
+    async def pull(self, image: str) -> None:
+        """Fetch an image; minutes for a large one. The login is the one `docker login` keeps."""
+
+        def pull(client: "APIClient") -> None:
+            # The engine answers 200 at once and reports failures in the stream that follows.
+            for report in client.pull(image, stream=True, decode=True):
+                if "error" in report:
+                    raise EngineError(f"engine {self._address}: image {image}: {report['error']}")
+
+        try:
+            async with asyncio.timeout(PULL_TIMEOUT):
+                await self._in_thread(f"pull {image}", pull)
+        except TimeoutError:
+            limit = f"not there after {PULL_TIMEOUT:g} s"
+            raise EngineError(f"engine {self._address}: pull {image}: {limit}") from None
+
+    async def start(self, container: str) -> None:
+        """Start a container; a running one is unchanged."""
+        await self._in_thread(f"start {container}", lambda client: client.start(container))
+
+    async def remove(self, container: str, *, grace: int = 10) -> None:
+        """Stop a container, killing it after `grace` seconds, and remove it."""
+
+        def remove(client: "APIClient") -> None:
+            client.stop(container, timeout=grace)
+            client.remove_container(container, v=True, force=True)
+
+        with contextlib.suppress(NotFound):
+            await self._in_thread(f"remove {container}", remove)
 
     async def inspect(self, container: str) -> dict[str, Any]:
         """Return everything about a container, by name or id."""
@@ -73,41 +123,6 @@ class Engine:
         )
         return found
 
-    async def create(self, name: str, specification: Mapping[str, Any]) -> str:
-        """Create a container; return its id."""
-        made = await self._call(
-            "POST", "/containers/create", params={"name": name}, body=specification
-        )
-        return str(made["Id"])
-
-    async def pull(self, image: str) -> None:
-        """Fetch an image; minutes for a large one."""
-        stream = await self._text(
-            "POST", "/images/create", params={"fromImage": _tagged(image)}, timeout=PULL_TIMEOUT
-        )
-        # The engine answers 200 at once and reports failures in the stream that follows.
-        for line in stream.splitlines():
-            report = json.loads(line)
-            if "error" in report:
-                raise EngineError(f"engine {self._address}: image {image}: {report['error']}")
-
-    async def start(self, container: str) -> None:
-        """Start a container; a running one is unchanged."""
-        await self._call("POST", f"/containers/{_path(container)}/start")
-
-    async def remove(self, container: str, *, grace: int = 10) -> None:
-        """Stop a container, killing it after `grace` seconds, and remove it."""
-        with contextlib.suppress(NotFound):
-            await self._call(
-                "POST",
-                f"/containers/{_path(container)}/stop",
-                params={"t": str(grace)},
-                timeout=grace + CALL_TIMEOUT,
-            )
-            await self._call(
-                "DELETE", f"/containers/{_path(container)}", params={"force": "1", "v": "1"}
-            )
-
     async def update_quota(self, container: str, *, quota_us: int, period_us: int) -> None:
         """Set a running container's CPU quota, live.
 
@@ -116,6 +131,32 @@ class Engine:
         body = {"CpuPeriod": period_us, "CpuQuota": quota_us}
         await self._call("POST", f"/containers/{_path(container)}/update", body=body)
 
+    def close(self) -> None:
+        """Close the docker package's connections; a later call opens new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    async def _in_thread(self, what: str, call: Callable[["APIClient"], Result]) -> Result:
+        """Return what the docker package returns, called in a thread."""
+        from docker import errors  # noqa: PLC0415
+
+        client = self._client
+        if client is None:
+            said = await self._call("GET", "/version")
+            client = self._client = self._connect(str(said["ApiVersion"]))
+        try:
+            return await in_thread(lambda: call(client))
+        except errors.NotFound as error:
+            raise NotFound(f"engine {self._address}: {what}: {error.explanation}") from error
+        except errors.APIError as error:
+            why = str(error.explanation)
+        except (errors.DockerException, OSError, ValueError) as error:
+            why = self._explain(_first(error))
+        # The engine that comes back may be of another version.
+        self.close()
+        raise EngineError(f"engine {self._address}: {what}: {why}")
+
     async def _call(
         self,
         method: str,
@@ -123,36 +164,24 @@ class Engine:
         *,
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
-        timeout: float = CALL_TIMEOUT,
     ) -> Any:
-        text = await self._text(method, path, params=params, body=body, timeout=timeout)
-        return json.loads(text) if text.strip() else None
-
-    async def _text(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        timeout: float,
-    ) -> str:
+        """Return the answer to one request, decoded."""
         try:
             async with self._session.request(
                 method,
                 self._base + path,
                 params=params,
                 json=body,
-                timeout=aiohttp.ClientTimeout(total=timeout),
+                timeout=aiohttp.ClientTimeout(total=CALL_TIMEOUT),
             ) as response:
                 text = await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            said = self._explain(error) or reason(error)
+            said = self._explain(_first(error))
             raise EngineError(f"engine {self._address}: {method} {path}: {said}") from error
         if response.status >= 400:
             kind = NotFound if response.status == 404 else EngineError
             raise kind(f"engine {self._address}: {method} {path}: {_message(text)}")
-        return text
+        return json.loads(text) if text.strip() else None
 
 
 class NotFound(EngineError):
@@ -164,8 +193,8 @@ async def connected(docker: DockerConfig) -> AsyncIterator[Engine]:
     """Yield the engine of a worker; the connections close when the block ends."""
     scheme, _, rest = docker.host.partition("://")
     async with contextlib.AsyncExitStack() as stack:
-        base = "http://docker"
-        explain: Callable[[Exception], str] = str
+        base, url = "http://docker", docker.host
+        explain: Callable[[BaseException], str] = reason
         connector: aiohttp.BaseConnector
         match scheme:
             case "unix":
@@ -176,15 +205,37 @@ async def connected(docker: DockerConfig) -> AsyncIterator[Engine]:
                 connector = aiohttp.TCPConnector(ssl=_tls(docker.tls), limit=0)
             case _:
                 way = await stack.enter_async_context(tunnel(rest))
-                explain = way.explain
+                explain, url = way.explain, f"unix://{way.socket}"
                 connector = aiohttp.UnixConnector(str(way.socket), limit=0)
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-        yield Engine(session, base, docker.host, explain)
+        engine = Engine(session, base, docker.host, lambda v: _client(url, docker.tls, v), explain)
+        stack.callback(engine.close)
+        yield engine
+
+
+def _client(url: str, tls: Path | None, version: str) -> "APIClient":
+    """Return a new client of the docker package for a version of the API."""
+    import docker  # noqa: PLC0415
+    from docker.tls import TLSConfig  # noqa: PLC0415
+
+    config: TLSConfig | bool = False
+    if tls is not None:
+        ca, cert, key = map(str, _files(tls))
+        config = TLSConfig(client_cert=(cert, key), ca_cert=ca, verify=True)
+    client = docker.APIClient(url, version=version, timeout=CALL_TIMEOUT, tls=config)
+    # Else a REQUESTS_CA_BUNDLE replaces our authority, and a proxy comes between.
+    client.trust_env = False
+    return client
+
+
+def _files(directory: Path) -> list[Path]:
+    """Return the files of a certificate, by docker's own names."""
+    return [directory / name for name in ("ca.pem", "cert.pem", "key.pem")]
 
 
 def _tls(directory: Path) -> ssl.SSLContext:
-    """Return a context that presents and demands certificates (docker's own file names)."""
-    ca, cert, key = (directory / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    """Return a context that presents and demands certificates."""
+    ca, cert, key = _files(directory)
     for file in (ca, cert, key):
         if not file.is_file():  # ssl's own message names no file
             raise ConfigError(f"docker.tls = {directory}: must have a file {file.name}")
@@ -196,29 +247,32 @@ def _tls(directory: Path) -> ssl.SSLContext:
     return context
 
 
-def _about(tls: Path) -> Callable[[Exception], str]:
+def _about(tls: Path) -> Callable[[BaseException], str]:
     """Return a function that explains failed calls of an engine with certificates."""
 
-    def explain(error: Exception) -> str:
-        # The cause says which side refused the certificate; aiohttp only saw the connection lost.
-        if isinstance(error.__cause__, ssl.SSLError):
-            return f"docker.tls = {tls}: {error.__cause__}"
+    def explain(error: BaseException) -> str:
+        if isinstance(error, ssl.SSLError):  # says which side refused the certificate
+            return f"docker.tls = {tls}: {error}"
         # In TLS 1.3 a client is refused after its handshake, and the reset may overtake the alert.
         if isinstance(error, OSError) and error.errno == errno.ECONNRESET:
             return f"docker.tls = {tls}: {error} (the engine may refuse this certificate)"
-        return str(error)
+        return reason(error)
 
     return explain
 
 
+def _first(error: BaseException) -> BaseException:
+    """Return the system error that an error wraps, however deep, or else the error itself."""
+    found, inner = error, error.__cause__ or error.__context__
+    while inner is not None:
+        if isinstance(inner, OSError):
+            found = inner
+        inner = inner.__cause__ or inner.__context__
+    return found
+
+
 def _path(container: str) -> str:
     return quote(container, safe="")
-
-
-def _tagged(image: str) -> str:
-    """Return an image with its tag; without one the engine would fetch every tag."""
-    _, _, last = image.rpartition("/")
-    return image if ":" in last or "@" in last else f"{image}:latest"
 
 
 def _message(text: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from roma.telemetry.orphans import die_with_parent
+from roma.telemetry.reachability import reason
 
 FIRST_TRY = 12.0
 """Seconds to wait for the first connection; earlier calls would fail."""
@@ -50,9 +51,9 @@ class Tunnel:
             self.tried.set()
             await asyncio.sleep(PAUSE)
 
-    def explain(self, error: Exception) -> str:
+    def explain(self, error: BaseException) -> str:
         """Return why a call through it failed: the tunnel's own fault, or else `error`."""
-        return f"ssh {self._target}: {self.down}" if self.down else str(error)
+        return f"ssh {self._target}: {self.down}" if self.down else reason(error)
 
     async def _once(self) -> str:
         """Run ssh until it exits; return its last line of output."""

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 
+import docker
 import pytest
 
 from roma.config import schema as roma_config
@@ -101,6 +102,18 @@ async def test_all_containers_of_a_tick_are_set_at_once(stage):
     assert await s.broker.grant(wanted) == wanted
     for model, cores in (("a", 0.3), ("b", 1.1)):
         assert (await s.group(model)).read().cores == cores
+
+
+async def test_the_docker_package_and_our_own_calls_see_the_same_container(stage):
+    s = await stage(names=["a"])
+    await s.broker.create("a@local")
+    await s.broker.grant({"a@local": 0.35})
+    with contextlib.closing(docker.APIClient(s.worker.containers.host)) as client:
+        found = client.inspect_container(await s.id("a"))
+    assert found["HostConfig"]["CpuQuota"] == 0.35 * found["HostConfig"]["CpuPeriod"]
+    mine = await s.engine.inspect(found["Name"].lstrip("/"))
+    assert mine["Id"] == found["Id"]
+    assert mine["HostConfig"] == found["HostConfig"]
 
 
 async def test_of_two_changes_at_once_the_later_one_stands(stage):
@@ -297,5 +310,7 @@ async def test_the_actuator_reads_the_kernel_and_finds_a_container_made_anew(sta
 async def test_an_engine_that_is_not_there_is_named(tmp_path):
     docker = DockerConfig(host=f"unix://{tmp_path}/none.sock")
     async with connected(docker) as engine:
-        with pytest.raises(ActuationError, match=r"none\.sock: GET /containers"):
+        with pytest.raises(ActuationError, match=r"none\.sock: GET /version: no such file"):
             await engine.containers({})
+        with pytest.raises(ActuationError, match=r"none\.sock: GET /containers/a/json: no such"):
+            await engine.inspect("a")

@@ -225,6 +225,8 @@ async def answers(engine):
                 await asyncio.sleep(0.1)
 
 
+# The docker package leaves a socket that was refused to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_an_ssh_that_ends_is_started_again(over_ssh):
     async with connected(DockerConfig(**over_ssh)) as engine:
         await engine.containers({})

@@ -151,4 +151,4 @@ def test_an_engine_that_is_nowhere_is_one_clear_line(file):
         assert up.process.wait(60) == 2
     said = up.log.read_text().splitlines()[-1]
     assert said.startswith("no broker after 20 s: ")
-    assert "engine unix:///no/engine: GET /containers/json" in said
+    assert "engine unix:///no/engine: GET /version: no such file or directory" in said
