@@ -3,11 +3,23 @@
 import math
 import struct
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import assert_never
 
-import orjson
+import msgspec
+from msgspec import UNSET
 
-from roma.device_protocol.fields import LARGEST, Fields
+from roma.device_protocol.headers import (
+    LARGEST,
+    AnyHeader,
+    ConnectHeader,
+    HelloHeader,
+    ModelHeader,
+    PingHeader,
+    PongHeader,
+    RefusedHeader,
+    ResultHeader,
+    SubmitHeader,
+)
 from roma.device_protocol.messages import (
     PROTOCOL,
     ActionResult,
@@ -19,19 +31,10 @@ from roma.device_protocol.messages import (
     Refused,
     Submit,
 )
-from roma.device_protocol.tensors import (
-    Array,
-    Chunk,
-    Signature,
-    pack,
-    specs_from_json,
-    specs_to_json,
-    unpack,
-)
+from roma.device_protocol.tensors import Array, Chunk, TensorHeader, pack, unpack
 from roma.domain.actions import (
     Action,
     ActionOutcome,
-    ActionStatus,
     Capabilities,
     Infer,
     Load,
@@ -44,7 +47,7 @@ _MAGIC = b"ROM" + bytes([PROTOCOL])
 _PREFIX = struct.Struct("<4sIQ")
 """Prefix of a frame: magic, bytes of the header, bytes of the payload."""
 
-_STATUSES = frozenset(status.value for status in ActionStatus)
+_READER = msgspec.json.Decoder(AnyHeader)
 
 MAX_HEADER = 16 * 2**20
 """Largest header in bytes; a Hello of ten thousand models has about five million."""
@@ -57,11 +60,10 @@ def encode(message: Message) -> list[Chunk]:
 
     Raises WireError for values that cannot be sent: types not in DTYPES, times that are not finite.
     """
-    header, tensors = _header(message)
-    header["tensors"], chunks, size = pack(tensors)
+    described, chunks, size = pack(_tensors(message))
     try:
-        text = orjson.dumps(header)
-    except TypeError as error:  # half a character, in a name or in what an exception says
+        text = msgspec.json.encode(_header(message, described))
+    except UnicodeEncodeError as error:  # half a character, in a name or an exception's text
         raise WireError(f"header: cannot be written: {error}") from None
     if len(text) > MAX_HEADER:
         raise WireError(f"header = {len(text)} bytes: must be ≤ {MAX_HEADER}")
@@ -129,71 +131,80 @@ class Decoder:
         return header, payload
 
 
-def _header(message: Message) -> tuple[dict[str, Any], Mapping[str, Array]]:
+def _tensors(message: Message) -> Mapping[str, Array]:
     match message:
-        case Submit(action, signature, inputs):
-            return {"kind": "submit", **_action(action), "signature": signature}, inputs
-        case ActionResult(outcome, outputs):
-            return {"kind": "result", **_outcome(outcome)}, outputs
+        case Submit(inputs=tensors) | ActionResult(outputs=tensors):
+            return tensors
+    return {}
+
+
+def _header(message: Message, tensors: list[TensorHeader]) -> AnyHeader:  # noqa: PLR0911
+    match message:
+        case Submit(action, signature):
+            return _submit(action, signature, tensors)
+        case ActionResult(o):
+            return ResultHeader(
+                tensors=tensors,
+                id=o.id,
+                status=o.status,
+                detail=o.detail,
+                began=_finite("began", o.began),
+                ended=_finite("ended", o.ended),
+            )
         case Hello():
-            return _hello(message), {}
-        case _:
-            return _small(message), {}
-
-
-def _small(message: Connect | Refused | Ping | Pong) -> dict[str, Any]:
-    match message:
+            return _hello(message, tensors)
         case Connect(dispatcher, token):
-            return {"kind": "connect", "dispatcher": dispatcher, "token": token}
+            return ConnectHeader(tensors=tensors, dispatcher=dispatcher, token=token)
         case Refused(reason):
-            return {"kind": "refused", "reason": reason}
+            return RefusedHeader(tensors=tensors, reason=reason)
         case Ping(sent):
-            return {"kind": "ping", "sent": _finite("sent", sent)}
+            return PingHeader(tensors=tensors, sent=_finite("sent", sent))
         case Pong(sent, clock):
-            return {"kind": "pong", "sent": sent, "clock": clock}
+            return PongHeader(tensors=tensors, sent=sent, clock=_finite("clock", clock))
         case _:
             assert_never(message)
 
 
-def _hello(hello: Hello) -> dict[str, Any]:
-    offer = hello.offer
-    return {
-        "kind": "hello",
-        "worker": hello.worker,
-        "protocol": hello.protocol,
-        "pages": offer.pages,
-        "models": {n: _model(m, hello.signatures.get(n, {})) for n, m in offer.models.items()},
-        "loaded": list(offer.loaded),
-    }
-
-
-def _model(offer: ModelCapabilities, signatures: Mapping[str, Signature]) -> dict[str, Any]:
-    return {
-        "pages": offer.pages,
-        "load": _finite("load", offer.load),
-        "any_batch": offer.any_batch,
-        "executions": {str(b): _finite("execution", t) for b, t in offer.executions.items()},
-        "signatures": {
-            name: {"inputs": specs_to_json(s.inputs), "outputs": specs_to_json(s.outputs)}
-            for name, s in signatures.items()
-        },
-    }
-
-
-def _action(action: Action) -> dict[str, Any]:
-    told: dict[str, Any] = {"action": type(action).__name__.lower(), "id": action.id}
-    told["model"] = action.model
+def _submit(action: Action, signature: str, tensors: list[TensorHeader]) -> SubmitHeader:
+    header = SubmitHeader(
+        tensors=tensors,
+        action="infer",
+        id=action.id,
+        model=action.model,
+        signature=signature,
+    )
     if isinstance(action, Unload):
-        return told
-    # JSON has no infinity: null means that an action may begin at any time.
-    latest = None if action.latest == math.inf else _finite("latest", action.latest)
-    told |= {"earliest": _finite("earliest", action.earliest), "latest": latest}
-    return told | {"batch": action.batch} if isinstance(action, Infer) else told
+        header.action = "unload"
+        return header
+    header.earliest = _finite("earliest", action.earliest)
+    header.latest = None if action.latest == math.inf else _finite("latest", action.latest)
+    if isinstance(action, Infer):
+        header.batch = action.batch
+    else:
+        header.action = "load"
+    return header
 
 
-def _outcome(outcome: ActionOutcome) -> dict[str, Any]:
-    told = {"id": outcome.id, "status": outcome.status.value, "detail": outcome.detail}
-    return told | {"began": outcome.began, "ended": outcome.ended}
+def _hello(hello: Hello, tensors: list[TensorHeader]) -> HelloHeader:
+    offer = hello.offer
+    models = {
+        name: ModelHeader(
+            pages=m.pages,
+            load=_finite("load", m.load),
+            executions={b: _finite("execution", t) for b, t in m.executions.items()},
+            signatures=dict(hello.signatures.get(name, {})),
+            any_batch=m.any_batch,
+        )
+        for name, m in offer.models.items()
+    }
+    return HelloHeader(
+        tensors=tensors,
+        worker=hello.worker,
+        protocol=hello.protocol,
+        pages=offer.pages,
+        models=models,
+        loaded=offer.loaded,
+    )
 
 
 def _finite(name: str, value: float) -> float:
@@ -202,73 +213,53 @@ def _finite(name: str, value: float) -> float:
     return value
 
 
-def _message(header: bytearray, payload: bytearray) -> Message:
+def _message(header: bytearray, payload: bytearray) -> Message:  # noqa: PLR0911
     try:
-        fields = Fields(orjson.loads(header))
-    except orjson.JSONDecodeError as error:
-        raise WireError(f"header: is no JSON: {error}") from None
-    tensors = unpack(fields.value("tensors"), payload)
-    kind = fields.text("kind")
-    if tensors and kind not in ("submit", "result"):
-        raise WireError(f"kind = {kind}: must have no tensors")
-    match kind:
-        case "submit":
-            return Submit(_read_action(fields), fields.text("signature"), tensors)
-        case "result":
-            return ActionResult(_read_outcome(fields), tensors)
-        case "hello":
-            return _read_hello(fields)
-    return _read_small(kind, fields)
+        found = _READER.decode(header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"header: {error}") from None
+    tensors = unpack(found.tensors, payload)
+    if tensors and not isinstance(found, SubmitHeader | ResultHeader):
+        raise WireError(f"{type(found).__name__}: must have no tensors")
+    match found:
+        case SubmitHeader():
+            return Submit(_action(found), found.signature, tensors)
+        case ResultHeader():
+            f = found
+            outcome = ActionOutcome(f.id, f.status, f.began, f.ended, f.detail)
+            return ActionResult(outcome, tensors)
+        case HelloHeader():
+            return _offer(found)
+        case ConnectHeader():
+            return Connect(found.dispatcher, found.token)
+        case RefusedHeader():
+            return Refused(found.reason)
+        case PingHeader():
+            return Ping(found.sent)
+        case PongHeader():
+            return Pong(found.sent, found.clock)
+        case _:
+            assert_never(found)
 
 
-def _read_small(kind: str, fields: Fields) -> Message:
-    match kind:
-        case "connect":
-            return Connect(fields.text("dispatcher"), fields.text("token"))
-        case "refused":
-            return Refused(fields.text("reason"))
-        case "ping":
-            return Ping(fields.number("sent"))
-        case "pong":
-            return Pong(fields.number("sent"), fields.number("clock"))
-    raise WireError(f"kind = {kind}: is not known")
+def _action(header: SubmitHeader) -> Action:
+    if header.action == "unload":
+        return Unload(header.id, header.model)
+    if header.earliest is UNSET or header.latest is UNSET:
+        raise WireError(f"action = {header.action}: must have earliest and latest")
+    times = header.earliest, math.inf if header.latest is None else header.latest
+    if header.action == "load":
+        return Load(header.id, header.model, *times)
+    if header.batch is UNSET:
+        raise WireError("action = infer: must have a batch")
+    return Infer(header.id, header.model, header.batch, *times)
 
 
-def _read_action(fields: Fields) -> Action:
-    kind, number, model = fields.text("action"), fields.whole("id"), fields.text("model")
-    if kind == "unload":
-        return Unload(number, model)
-    if kind not in ("infer", "load"):
-        raise WireError(f"action = {kind}: is not known")
-    earliest = fields.number("earliest")
-    latest = math.inf if fields.value("latest") is None else fields.number("latest")
-    if kind == "load":
-        return Load(number, model, earliest, latest)
-    return Infer(number, model, fields.whole("batch", 1), earliest, latest)
-
-
-def _read_outcome(fields: Fields) -> ActionOutcome:
-    text = fields.text("status")
-    if text not in _STATUSES:
-        raise WireError(f"status = {text}: is not known")
-    times = fields.number("began"), fields.number("ended")
-    return ActionOutcome(fields.whole("id"), ActionStatus(text), *times, fields.text("detail"))
-
-
-def _read_hello(fields: Fields) -> Hello:
-    models, signatures = {}, {}
-    for name, told in fields.table("models").items():
-        models[name] = ModelCapabilities(
-            told.whole("pages", 1),
-            told.number("load"),
-            told.by_batch("executions"),
-            told.flag("any_batch"),
-        )
-        signatures[name] = {
-            signature: Signature(
-                specs_from_json(specs.value("inputs")), specs_from_json(specs.value("outputs"))
-            )
-            for signature, specs in told.table("signatures").items()
-        }
-    offer = Capabilities(fields.whole("pages"), models, fields.texts("loaded"))
-    return Hello(fields.text("worker"), offer, signatures, fields.whole("protocol"))
+def _offer(header: HelloHeader) -> Hello:
+    models = {
+        name: ModelCapabilities(m.pages, m.load, m.executions, m.any_batch)
+        for name, m in header.models.items()
+    }
+    offer = Capabilities(header.pages, models, header.loaded)
+    signatures = {name: m.signatures for name, m in header.models.items()}
+    return Hello(header.worker, offer, signatures, header.protocol)

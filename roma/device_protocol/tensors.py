@@ -9,11 +9,11 @@ The first dimension of every input and output is the batch.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from roma.domain.errors import TensorError, WireError
@@ -30,24 +30,36 @@ DTYPES = frozenset(
 )
 """NumPy's names of the types that are sent unchanged."""
 
-MAX_RANK = 32
-MAX_SIDE = 2**31 - 1
+MAX_RANK: Final = 32
+MAX_SIDE: Final = 2**31 - 1
 _ALIGNMENT = 8
 _LENGTH = np.dtype("<u4")
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+_Dtype = Annotated[str, Meta(pattern=f"^({'|'.join(sorted({*DTYPES, BYTES}))})$")]
+
+
+class TensorSpec(Struct, frozen=True, array_like=True):
     """A tensor of a signature: `shape` has -1 for a dimension of any size."""
 
     name: str
-    dtype: str
+    dtype: _Dtype
     """NumPy's name, or BYTES."""
-    shape: tuple[int, ...]
+    shape: Annotated[
+        tuple[Annotated[int, Meta(ge=-1, le=MAX_SIDE)], ...], Meta(max_length=MAX_RANK)
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class TensorHeader(Struct, frozen=True, array_like=True):
+    """A tensor in a frame: `size` bytes of the payload."""
+
+    name: str
+    dtype: _Dtype
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_SIDE)], ...], Meta(max_length=MAX_RANK)]
+    size: Annotated[int, Meta(ge=0)]
+
+
+class Signature(Struct, frozen=True):
     """An entry point of a model: its input and output tensors."""
 
     inputs: tuple[TensorSpec, ...]
@@ -79,13 +91,13 @@ def dtype_of(array: Array) -> str:
     return BYTES if array.dtype == np.object_ else str(array.dtype.name)
 
 
-def pack(tensors: Mapping[str, Array]) -> tuple[list[list[Any]], list[Chunk], int]:
-    """Return tensors as the header's [name, dtype, shape, bytes], their payload and its length.
+def pack(tensors: Mapping[str, Array]) -> tuple[list[TensorHeader], list[Chunk], int]:
+    """Return tensors as the header describes them, their payload and its length.
 
     Arrays that already have the layout of the payload are not copied. Raises WireError for a type
     that cannot be sent.
     """
-    described: list[list[Any]] = []
+    described: list[TensorHeader] = []
     chunks: list[Chunk] = []
     total = 0
     for name, array in tensors.items():
@@ -99,7 +111,7 @@ def pack(tensors: Mapping[str, Array]) -> tuple[list[list[Any]], list[Chunk], in
             raise WireError(f"tensor {name}: dtype = {dtype}: cannot be sent")
         size = sum(map(len, parts))
         padding = -size % _ALIGNMENT
-        described.append([name, dtype, list(array.shape), size])
+        described.append(TensorHeader(name, dtype, array.shape, size))
         chunks += parts
         if padding:
             chunks.append(bytes(padding))
@@ -107,62 +119,26 @@ def pack(tensors: Mapping[str, Array]) -> tuple[list[list[Any]], list[Chunk], in
     return described, chunks, total
 
 
-def unpack(described: object, payload: bytearray) -> dict[str, Array]:
-    """Return the tensors of a payload as views of it; raises WireError if it is malformed."""
-    if not isinstance(described, list):
-        raise WireError("tensors: must be a list")
+def unpack(described: Sequence[TensorHeader], payload: bytearray) -> dict[str, Array]:
+    """Return the tensors of a payload as views of it; raises WireError if they do not fit."""
     found: dict[str, Array] = {}
     start = 0
     for item in described:
-        name, dtype, shape, size = _description(item)
-        end = start + size
+        name, end = item.name, start + item.size
         if name in found or end > len(payload):
             raise WireError(f"tensor {name}: is there twice, or longer than the payload")
-        found[name] = _unpacked(name, dtype, shape, memoryview(payload)[start:end])
+        found[name] = _unpacked(name, item.dtype, item.shape, memoryview(payload)[start:end])
         start = end + -end % _ALIGNMENT
     if start != len(payload):
         raise WireError(f"payload = {len(payload)} bytes: must be {start}, by its tensors")
     return found
 
 
-def specs_to_json(specs: Iterable[TensorSpec]) -> list[list[Any]]:
-    """Return specs as JSON values."""
-    return [[spec.name, spec.dtype, list(spec.shape)] for spec in specs]
-
-
-def specs_from_json(value: object) -> tuple[TensorSpec, ...]:
-    """Return specs from JSON values; raises WireError."""
-    if not isinstance(value, list):
-        raise WireError("specs: must be a list")
-    return tuple(_spec(item) for item in value)
-
-
-def _spec(item: object) -> TensorSpec:
-    match item:
-        case [str(name), str(dtype), list(shape)] if dtype == BYTES or dtype in DTYPES:
-            if len(shape) <= MAX_RANK and all(_is_side(side, -1) for side in shape):
-                return TensorSpec(name, dtype, tuple(shape))
-    raise WireError("spec: must be [name, dtype, shape]")
-
-
-def _description(item: object) -> tuple[str, str, Sequence[int], int]:
-    match item:
-        case [str(name), str(dtype), list(shape), int(size)] if size >= 0:
-            if len(shape) > MAX_RANK or not all(_is_side(side, 0) for side in shape):
-                raise WireError(f"tensor {name}: shape: must be ≤ {MAX_RANK} sizes")
-            return name, dtype, shape, size
-    raise WireError("tensor: must be [name, dtype, shape, bytes]")
-
-
-def _is_side(value: object, least: int) -> bool:
-    return type(value) is int and least <= value <= MAX_SIDE
-
-
 def _unpacked(name: str, dtype: str, shape: Sequence[int], data: memoryview) -> Array:
     count = math.prod(shape)
     if dtype == BYTES:
         array = _unpacked_strings(name, count, data)
-    elif dtype in DTYPES:
+    else:
         kind = np.dtype(dtype).newbyteorder("<")
         if count * kind.itemsize != len(data):
             raise WireError(
@@ -171,8 +147,6 @@ def _unpacked(name: str, dtype: str, shape: Sequence[int], data: memoryview) -> 
         array = np.frombuffer(data, kind)
         if dtype == "bool" and (array.view(np.uint8) > 1).any():
             raise WireError(f"tensor {name}: holds a truth value that is neither 0 nor 1")
-    else:
-        raise WireError(f"tensor {name}: dtype = {dtype}: is not known")
     try:
         return array.reshape(shape)
     except ValueError as error:  # nothing in it, and sides whose product NumPy cannot count

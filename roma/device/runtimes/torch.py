@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 import torch
 from torch.utils import _pytree
 
 from roma.device.runtimes.base import DEFAULT_SIGNATURE, RuntimeModel
 from roma.device_protocol import BYTES, DTYPES, Array, Signature, TensorSpec
-from roma.device_protocol.tensors import dtype_of, specs_from_json
+from roma.device_protocol.tensors import dtype_of
 from roma.domain.actions import ModelCapabilities
 from roma.domain.errors import ConfigError, LaunchError, RomaError, TensorError
 
@@ -204,8 +204,8 @@ def _read(name: str, path: Path, device: torch.device) -> _Model:
 
 
 def _read_script(path: Path) -> tuple[Any, Signature]:
-    told = orjson.loads(path.with_name(path.name + ".json").read_bytes())
-    signature = Signature(specs_from_json(told["inputs"]), specs_from_json(told["outputs"]))
+    text = path.with_name(path.name + ".json").read_bytes()
+    signature = msgspec.json.decode(text, type=Signature)
     if any(spec.dtype == BYTES for spec in (*signature.inputs, *signature.outputs)):
         raise ConfigError(f"{path.name}.json: dtype = {BYTES}: PyTorch has no strings")
     with warnings.catch_warnings():

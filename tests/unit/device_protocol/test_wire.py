@@ -26,7 +26,7 @@ from roma.device_protocol import (
     check,
     encode,
 )
-from roma.device_protocol.fields import LARGEST
+from roma.device_protocol.headers import LARGEST
 from roma.domain.actions import (
     ActionOutcome,
     ActionStatus,
@@ -171,6 +171,8 @@ def test_fields_that_are_added_later_are_let_pass():
 
 
 def frame(header, payload=b"", *, magic=b"ROM\x01"):
+    if isinstance(header, dict):  # `...` stands for a field that is not there
+        header = {name: value for name, value in header.items() if value is not ...}
     text = header if isinstance(header, bytes) else orjson.dumps(header)
     return struct.pack("<4sIQ", magic, len(text), len(payload)) + text + payload
 
@@ -194,26 +196,55 @@ SUBMIT = {
         (frame({}, magic=b"ROM\x02"), r"protocol = 2: must be 1"),
         (struct.pack("<4sIQ", b"ROM\x01", 2**31, 0), "header = 2147483648 bytes"),
         (struct.pack("<4sIQ", b"ROM\x01", 2, 2**63), "payload = 9223372036854775808 bytes"),
-        (frame(b"{"), "header: is no JSON"),
-        (frame(b""), "header: is no JSON"),
-        (frame([]), "header: must be an object"),
-        (frame({"kind": "ping", "sent": 1}), "tensors: is missing"),
-        (frame({"kind": "pang", "tensors": []}), "kind = pang: is not known"),
-        (frame({"kind": "ping", "tensors": [], "sent": "x"}), "sent = 'x': must be a number"),
-        (frame({"kind": "ping", "tensors": [], "sent": None}), "sent = None: must be a number"),
-        (frame({"kind": "ping", "tensors": []}, b"12345678"), "payload = 8 bytes: must be 0"),
-        (frame(SUBMIT | {"tensors": [], "id": -1}), "id = -1: must be an integer"),
-        (frame(SUBMIT | {"tensors": [], "id": True}), "id = True: must be an integer"),
-        (frame(SUBMIT | {"tensors": [], "batch": 0}), "batch = 0: must be an integer ≥ 1"),
-        (frame(SUBMIT | {"tensors": [], "earliest": None}), "earliest = None"),
-        (frame(SUBMIT | {"tensors": [], "action": "jump"}), "action = jump: is not known"),
-        (frame(SUBMIT | {"tensors": {}}), "tensors: must be a list"),
-        (frame(SUBMIT | {"tensors": [["x", "float32", [1]]]}), "tensor: must be"),
-        (frame(SUBMIT | {"tensors": [["x", "float32", [-1], 0]]}), "tensor x: shape"),
-        (frame(SUBMIT | {"tensors": [["x", "float32", [2**40], 0]]}), "tensor x: shape"),
-        (frame(SUBMIT | {"tensors": [["x", "float32", [1] * 33, 4]]}, b"1234"), "tensor x: shape"),
-        (frame(SUBMIT | {"tensors": [["x", "float32", [1.0], 4]]}, b"1234"), "tensor x: shape"),
-        (frame(SUBMIT | {"tensors": [["x", "object", [1], 8]]}, bytes(8)), "dtype = object"),
+        (frame(b"{"), "header: Input data was truncated"),
+        (frame(b""), "header: Input data was truncated"),
+        (frame(b"}"), "header: JSON is malformed"),
+        (frame(b'{"kind": "ping", "more": ' + b"[" * 10**6), "header: maximum recursion depth"),
+        (frame([]), "header: Expected `object`, got `array`"),
+        (frame({"kind": "ping", "sent": 1}), "missing required field `tensors`"),
+        (frame({"kind": "pang", "tensors": []}), r"Invalid value 'pang' - at `\$.kind`"),
+        (
+            frame({"kind": "ping", "tensors": [], "sent": "x"}),
+            r"Expected `float`, got `str` - at `\$.sent`",
+        ),
+        (
+            frame({"kind": "ping", "tensors": [], "sent": None}),
+            r"Expected `float`, got `null` - at `\$.sent`",
+        ),
+        (frame({"kind": "ping", "tensors": [], "sent": 1e13}), r"`float` <= 1000000000000.0 - at"),
+        (
+            frame({"kind": "ping", "sent": 1, "tensors": []}, b"12345678"),
+            "payload = 8 bytes: must be 0",
+        ),
+        (frame(SUBMIT | {"tensors": [], "id": -1}), r"Expected `int` >= 0 - at `\$.id`"),
+        (frame(SUBMIT | {"tensors": [], "id": True}), r"Expected `int`, got `bool` - at `\$.id`"),
+        (frame(SUBMIT | {"tensors": [], "batch": 0}), r"Expected `int` >= 1 - at `\$.batch`"),
+        (frame(SUBMIT | {"tensors": [], "earliest": None}), r"got `null` - at `\$.earliest`"),
+        (
+            frame(SUBMIT | {"tensors": [], "action": "jump"}),
+            r"Invalid enum value 'jump' - at `\$.action`",
+        ),
+        (frame({**SUBMIT, "tensors": [], "batch": ...}), "infer: must have a batch"),
+        (frame({**SUBMIT, "tensors": [], "latest": ...}), "infer: must have earliest and latest"),
+        (frame(SUBMIT | {"tensors": {}}), r"Expected `array`, got `object` - at `\$.tensors`"),
+        (
+            frame(SUBMIT | {"tensors": [["x", "float32", [1]]]}),
+            r"`array` of at least length 4, got 3 - at `\$.tensors\[0\]`",
+        ),
+        (
+            frame(SUBMIT | {"tensors": [["x", "float32", [-1], 0]]}),
+            r"`int` >= 0 - at `\$.tensors\[0\]",
+        ),
+        (frame(SUBMIT | {"tensors": [["x", "float32", [2**40], 0]]}), r"`int` <= 2147483647 - at"),
+        (
+            frame(SUBMIT | {"tensors": [["x", "float32", [1] * 33, 4]]}, b"1234"),
+            "of length <= 32 - at",
+        ),
+        (frame(SUBMIT | {"tensors": [["x", "float32", [1.0], 4]]}, b"1234"), "got `float` - at"),
+        (
+            frame(SUBMIT | {"tensors": [["x", "object", [1], 8]]}, bytes(8)),
+            r"matching regex .* - at `\$.tensors\[0\]\[1\]`",
+        ),
         (frame(SUBMIT | {"tensors": [["x", "float32", [3], 8]]}, bytes(8)), "must be 12"),
         (frame(SUBMIT | {"tensors": [["x", "float32", [2], 16]]}, bytes(8)), "longer than"),
         (frame(SUBMIT | {"tensors": [["x", "int8", [8], 8]] * 2}, bytes(16)), "is there twice"),

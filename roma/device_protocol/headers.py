@@ -1,0 +1,104 @@
+"""The header of each kind of message as it is sent: JSON, checked by msgspec as it is read.
+
+Fields that are not known are skipped, so that later versions may add some.
+"""
+
+from typing import Annotated, Final, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from roma.device_protocol.tensors import Signature, TensorHeader
+from roma.domain.actions import ActionStatus
+
+LARGEST: Final = 1e12
+"""Largest magnitude of a number: thirty thousand years in seconds."""
+
+Seconds = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Whole = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class Header(Struct, kw_only=True, tag_field="kind"):
+    """Base of headers; `tensors` describes the payload."""
+
+    tensors: list[TensorHeader]
+
+
+class ConnectHeader(Header, tag="connect"):
+    """Header of Connect."""
+
+    dispatcher: str
+    token: str
+
+
+class RefusedHeader(Header, tag="refused"):
+    """Header of Refused."""
+
+    reason: str
+
+
+class PingHeader(Header, tag="ping"):
+    """Header of Ping."""
+
+    sent: Seconds
+
+
+class PongHeader(Header, tag="pong"):
+    """Header of Pong."""
+
+    sent: Seconds
+    clock: Seconds
+
+
+class ModelHeader(Struct):
+    """Header of one model of a Hello; `executions` is by batch size."""
+
+    pages: Positive
+    load: Seconds
+    executions: dict[Whole, Seconds]
+    signatures: dict[str, Signature]
+    any_batch: bool = False
+
+
+class HelloHeader(Header, tag="hello"):
+    """Header of Hello."""
+
+    worker: str
+    protocol: Whole
+    pages: Whole
+    models: dict[str, ModelHeader]
+    loaded: tuple[str, ...]
+
+
+class SubmitHeader(Header, tag="submit"):
+    """Header of Submit; an Unload has neither times nor batch, and a Load no batch."""
+
+    action: Literal["infer", "load", "unload"]
+    id: Whole
+    model: str
+    signature: str
+    batch: Positive | UnsetType = UNSET
+    earliest: Seconds | UnsetType = UNSET
+    latest: Seconds | UnsetType | None = UNSET
+    """JSON has no infinity: null means that the action may begin at any time."""
+
+
+class ResultHeader(Header, tag="result"):
+    """Header of ActionResult."""
+
+    id: Whole
+    status: ActionStatus
+    detail: str
+    began: Seconds
+    ended: Seconds
+
+
+AnyHeader = (
+    ConnectHeader
+    | RefusedHeader
+    | PingHeader
+    | PongHeader
+    | HelloHeader
+    | SubmitHeader
+    | ResultHeader
+)
