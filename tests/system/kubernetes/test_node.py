@@ -306,6 +306,12 @@ open("/proc/self/oom_score_adj", "w").write("-999")
 sys.stdin.readline()
 held = []
 while True:
+    # What it holds beyond the server's end, the server's next start would lack.
+    try:
+        if ") Z" in open("/proc/" + sys.argv[1] + "/stat").read():
+            break
+    except OSError:
+        break
     held.append(b"x" * 2**24)
 """
 
@@ -316,7 +322,8 @@ def _exhaust(container):
     first = [*Path("/sys/fs/cgroup/memory").glob(below), *Path("/sys/fs/cgroup").glob(below)]
     group_ = first[0]
     (server, *_) = [int(pid) for pid in (group_ / "cgroup.procs").read_text().split()]
-    hog = subprocess.Popen([sys.executable, "-c", HOG], stdin=subprocess.PIPE)
+    argv = [sys.executable, "-c", HOG, str(server)]
+    hog = subprocess.Popen(argv, stdin=subprocess.PIPE)
     try:
         (group_ / "cgroup.procs").write_text(str(hog.pid))
         hog.stdin.write(b"now\n")
