@@ -9,8 +9,10 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
+from roma.config.workers import Name
 from roma.config.yaml_file import Fault, FilePath, Section
 from roma.domain.model import Priority
 
@@ -19,7 +21,20 @@ PeerUrl = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-
 
 WebUrl = Annotated[str, Field(pattern=r"^https?://[^\s?#@]{1,2000}$")]
 
-Scope = tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] | Literal["*"]
+_NAME = TypeAdapter(Name)
+
+
+def _named(scope: tuple[str, ...] | Literal["*"]) -> tuple[str, ...] | Literal["*"]:
+    """Refuse what cannot be a model's name, without a word of it: it may be a secret."""
+    for name in () if scope == "*" else scope:
+        try:
+            _NAME.validate_python(name)
+        except ValidationError:
+            raise PydanticCustomError("form", 'must be names of models, or "*" for all') from None
+    return scope
+
+
+Scope = Annotated[tuple[str, ...] | Literal["*"], AfterValidator(_named)]
 """Models that a caller may use: their names, or `*` for all."""
 
 

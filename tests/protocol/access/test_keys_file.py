@@ -59,6 +59,7 @@ keys:
         (f"{{hash: {TOKEN}, models: '*'}}", "keys.abcdefgh.hash = …: must be sha256: and 64 hex"),
         (f"{{hash: '{HASH}'}}", "keys.abcdefgh.models: missing"),
         (f"{{hash: '{HASH}', models: m}}", "keys.abcdefgh.models"),
+        (f"{{hash: '{HASH}', models: [a, 's3cret*']}}", "models = …: must be names of models, or"),
         (f"{{hash: '{HASH}', models: '*', rate: 0}}", "keys.abcdefgh.rate = …: input should be gr"),
         (f"{{hash: '{HASH}', models: '*', burst: 2}}", "burst = …: must be absent where rate is"),
         (f"{{hash: '{HASH}', models: '*', expires: soon}}", "must be a date or a time in ISO 8601"),
