@@ -18,32 +18,32 @@ Whole = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 
 
-class Header(Struct, kw_only=True, tag_field="kind"):
+class FrameHeader(Struct, kw_only=True, tag_field="kind"):
     """Base of headers; `tensors` describes the payload."""
 
     tensors: list[TensorHeader]
 
 
-class ConnectHeader(Header, tag="connect"):
+class ConnectHeader(FrameHeader, tag="connect"):
     """Header of Connect."""
 
     dispatcher: str
     token: str
 
 
-class RefusedHeader(Header, tag="refused"):
+class RefusedHeader(FrameHeader, tag="refused"):
     """Header of Refused."""
 
     reason: str
 
 
-class PingHeader(Header, tag="ping"):
+class PingHeader(FrameHeader, tag="ping"):
     """Header of Ping."""
 
     sent: Seconds
 
 
-class PongHeader(Header, tag="pong"):
+class PongHeader(FrameHeader, tag="pong"):
     """Header of Pong."""
 
     sent: Seconds
@@ -60,7 +60,7 @@ class ModelHeader(Struct):
     any_batch: bool = False
 
 
-class HelloHeader(Header, tag="hello"):
+class HelloHeader(FrameHeader, tag="hello"):
     """Header of Hello."""
 
     worker: str
@@ -70,7 +70,7 @@ class HelloHeader(Header, tag="hello"):
     loaded: tuple[str, ...]
 
 
-class SubmitHeader(Header, tag="submit"):
+class SubmitHeader(FrameHeader, tag="submit"):
     """Header of Submit; an Unload has neither times nor batch, and a Load no batch."""
 
     action: Literal["infer", "load", "unload"]
@@ -83,7 +83,7 @@ class SubmitHeader(Header, tag="submit"):
     """JSON has no infinity: null means that the action may begin at any time."""
 
 
-class ResultHeader(Header, tag="result"):
+class ResultHeader(FrameHeader, tag="result"):
     """Header of ActionResult."""
 
     id: Whole
