@@ -12,12 +12,17 @@ from typing import Final, Protocol, cast
 import httptools
 
 from dispatcher.live.backends import tcp
+from dispatcher.live.http.body import Body
 from dispatcher.live.http.header_cache import HeaderCache, MissStreak
 from dispatcher.live.http.messages import Response, ResponseTemplate
+from dispatcher.live.http.reading import PIECE, WORK, Reading
 from roma.domain.errors import BackendError, BackendLost, BackendTimeout, BackendTooLarge
 
 MOST_HEAD: Final = 256 * 2**10
 """Limit in bytes of the headers and the interim responses before them: the size of one read."""
+
+BUFFERED: Final = 16 * 2**10
+"""Bytes of a request that a socket always takes at once."""
 
 Done = Callable[[Response | BackendError], None]
 
@@ -73,6 +78,7 @@ class BackendConnection:
         "_more",
         "_parser",
         "_pool",
+        "_reading",
         "_repeated",
         "_room",
         "_size",
@@ -97,7 +103,8 @@ class BackendConnection:
         """True while nothing of the answer has arrived."""
         self._is_odd = False
         """True if more arrived than was requested."""
-        self._body: list[bytes] = []
+        self._body = Body()
+        self._reading = Reading()
         self._parser = httptools.HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
         self._head = self._message = b""
@@ -160,6 +167,8 @@ class BackendConnection:
 
     def data_received(self, data: bytes) -> None:
         """Take an answer whose headers are cached, or feed the parser."""
+        if self._reading.holds(data):
+            return
         if self._done is None:
             self.abort()  # an unsolicited answer
             return
@@ -170,11 +179,11 @@ class BackendConnection:
             if self._size > self.most:
                 self._refuse()
                 return
-            self._pool.release(self)
+            self._release()
             self._finish(kind.response(data[kind.size :]))
             return
         try:
-            self._parser.feed_data(data)
+            data = self._feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._is_odd = True
             if self._answer is None:
@@ -189,9 +198,30 @@ class BackendConnection:
         elif answer is not None:
             self._end(data if is_fresh else b"", answer)
 
+    def _feed(self, data: bytes) -> bytes:
+        """Feed the parser; return what it was fed. An answer in tiny chunks must hold up nobody."""
+        self._reading.work = 0
+        for at in range(0, len(data), PIECE):
+            transport = self.transport
+            if self._reading.work > WORK and self._answer is None and transport is not None:
+                self._reading.put_off(data[at:], transport, self.data_received)
+                return data[:at]
+            self._parser.feed_data(data[at : at + PIECE])
+        return data
+
+    def _release(self) -> None:
+        """Give the connection back, unless its server answered before it had the whole request."""
+        transport = self.transport
+        if transport is None:
+            return
+        if len(self._message) > BUFFERED and transport.get_write_buffer_size():
+            transport.abort()
+        else:
+            self._pool.release(self)
+
     def _refuse(self) -> None:
         """Drop an answer that is too large; nothing of it is kept."""
-        self._body.clear()
+        self._body.take()
         what = f"answer is larger than {self.most} bytes"
         if self._size <= self.most:
             what = f"head is larger than {MOST_HEAD} bytes, or its chunks are too many"
@@ -207,7 +237,7 @@ class BackendConnection:
         if self._keeps:
             if data and self._habit.worth_caching:
                 self._pool.kinds.keep(data, len(answer.body), ResponseTemplate(answer))
-            self._pool.release(self)
+            self._release()
         elif self.transport is not None:
             self.transport.close()
         self._finish(answer)
@@ -234,7 +264,7 @@ class BackendConnection:
         if exc is None and self._until_close and self._done is not None:
             # The end of the connection is the end of the body (RFC 9112 §6.3).
             status = self._parser.get_status_code()
-            body = b"".join(self._body)
+            body = self._body.take()
             self._finish(
                 Response(status, self._content_type, self._content_encoding, body, self._more)
             )
@@ -280,8 +310,9 @@ class BackendConnection:
     def on_body(self, body: bytes) -> None:
         """Collect the body, up to its bound."""
         self._size += len(body)
+        self._reading.work += 1
         if self._size <= self.most:
-            self._body.append(body)
+            self._body.add(body)
 
     def on_message_complete(self) -> None:
         """Keep the response until the rest of its read is processed."""
@@ -292,11 +323,10 @@ class BackendConnection:
             return
         if self._answer is not None:
             return
-        body, self._body = self._body, []  # an idle connection keeps no answer
-        whole = body[0] if len(body) == 1 else b"".join(body)
+        body = self._body.take()  # an idle connection keeps no answer
         self._keeps = bool(self._parser.should_keep_alive())
         self._answer = Response(
-            status, self._content_type, self._content_encoding, whole, self._more
+            status, self._content_type, self._content_encoding, body, self._more
         )
 
     def on_timeout(self) -> None:

@@ -23,6 +23,7 @@ from dispatcher.live.http.cursor import Cursor
 from dispatcher.live.http.handler import ClientConnection, Pending
 from dispatcher.live.http.head_pattern import KnownHeads
 from dispatcher.live.http.messages import Response
+from dispatcher.live.http.reading import PIECE, REQUEST, WORK, Reading
 from dispatcher.live.http.request import NAMES, ODD, OPTION_HEADERS, WANTED, HttpRequest, decoded
 from dispatcher.live.http.responses import LARGE
 
@@ -49,7 +50,6 @@ class Connection(ClientConnection):
         "_cursor",
         "_final",
         "_is_odd",
-        "_is_paused",
         "_is_processing",
         "_known",
         "_last",
@@ -57,6 +57,7 @@ class Connection(ClientConnection):
         "_pending",
         "_progressed",
         "_quiet",
+        "_reading",
         "_request",
         "_server",
         "_size",
@@ -79,23 +80,18 @@ class Connection(ClientConnection):
         """The request that is being answered."""
         self._pending: Pending | None = None
         self._waiting: deque[HttpRequest] = deque()
-        self._last: HttpRequest | None = None
-        """The last request that the last read completed."""
+        self._last: HttpRequest | None = None  # the last one that the last read completed
         self._target = b""
         self._body = Body()
-        self._size = 0
-        """Bytes of the head, then of the body, that is being read."""
+        self._size = 0  # bytes of the head, then of the body, that is being read
         self._known = KnownHeads()
         self._final: Response | None = None
         """The final response, sent once the requests before it are answered."""
         self._progressed = False
         """True if the last read contained part of a body, or the end of headers."""
-        self._quiet = 0
-        """Bytes of whole reads that the parser has buffered."""
-        self._is_odd = False
-        """True if the headers that are being read include one that most requests lack."""
-        self._is_paused = False
-        """True if nothing more is read until the waiting requests are answered."""
+        self._quiet = 0  # bytes of whole reads that the parser has buffered
+        self._is_odd = False  # True if the head that is being read has a header in ODD
+        self._reading = Reading()
         self._is_processing = False
         """True while `_process_queue` runs: what it begins may be answered before it returns."""
 
@@ -138,7 +134,7 @@ class Connection(ClientConnection):
         out.write(response, request, keep_alive=keep_alive)
         if not keep_alive:
             self.close()
-        elif self._is_paused or self._state is not states.IDLE:
+        elif self._reading.is_paused or self._state is not states.IDLE:
             self._process_queue()
         elif not out.is_unread:
             self.due = server.now + server.bounds.idle_timeout
@@ -194,21 +190,26 @@ class Connection(ClientConnection):
 
     def data_received(self, data: bytes) -> None:
         """Take a request whose headers are known, or feed the parser."""
-        if self._discards:
+        if self._discards or self._reading.holds(data):
             return
-        before, self._progressed = self._request, False
+        before, self._progressed, self._reading.work = self._request, False, 0
         is_idle = before is None and self._is_free
         if is_idle:
             if self._takes(data):
                 return
             self._cursor.reset()
-        self._feed(data)
+            data = head_checks.without_upgrade(data)
+        for at in range(0, len(data), PIECE):
+            transport = self.output.transport
+            if self._reading.work > WORK and transport is not None:
+                self._reading.put_off(data[at:], transport, self.data_received)
+                break
+            self._feed(data[at : at + PIECE])
         last, self._last = self._last, None
         if is_idle and last is not None:
             self._known.keep(data, len(last.body), last.head, self._server.heads)
         if before is not None and self._request is before and not self._progressed:
-            # All of it belongs to headers or trailers, which the parser buffers until they are
-            # complete.
+            # All of it belongs to headers or trailers, which the parser keeps until they are whole.
             self._quiet, bounds = self._quiet + len(data), self._server.bounds
             if self._quiet > bounds.head_bytes:
                 self._refuse(*bounds.large_head())
@@ -301,7 +302,8 @@ class Connection(ClientConnection):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header that is in use."""
-        self._size += len(name) + len(value)
+        self._size += len(name) + len(value) + 4  # the line around them
+        self._reading.work += 1
         request = self._request
         if self._state is not states.HEAD or request is None:
             return  # a trailer: not used
@@ -372,6 +374,7 @@ class Connection(ClientConnection):
         """Refuse a chunk that will be too large before it comes."""
         if self._discards or self._request is None:
             return
+        self._reading.work += 1
         size = self._cursor.on_chunk()
         if self._size + size > self._server.bounds.max_body_bytes:
             self._refuse(*self._server.bounds.large_body())
@@ -399,15 +402,14 @@ class Connection(ClientConnection):
             return
         self._state = states.COMPLETE[self._state]
         self._request = None
+        self._reading.work += REQUEST
         if self._is_odd and b"transfer-encoding" in request.head.headers:
             self._cursor.on_end_of_chunks()
         request.body = self._body.take()
         self._last = request
         if not self._is_free:
             self._waiting.append(request)
-            if self.output.transport is not None and not self._is_paused:
-                self._is_paused = True
-                self.output.transport.pause_reading()
+            self._reading.pause(self.output.transport)
         elif is_accepted:
             self._begin(request)
         else:  # its headers came while another one was being answered
@@ -456,9 +458,7 @@ class Connection(ClientConnection):
 
     def _read_on(self, transport: asyncio.Transport) -> None:
         """Read the next request, or the rest of it: those before it are answered."""
-        if self._is_paused:
-            self._is_paused = False
-            transport.resume_reading()
+        self._reading.resume(transport)
         bounds, request = self._server.bounds, self._request
         idle = bounds.idle_timeout if request is None else bounds.body_timeout
         self.due = self._server.now + idle
@@ -485,7 +485,7 @@ class Connection(ClientConnection):
 
     def _send_final(self, response: Response, request: HttpRequest) -> None:
         self.due = self._server.now + LINGER
-        self.output.end(response, request, is_paused=self._is_paused)
+        self.output.end(response, request, is_paused=self._reading.is_paused)
 
     def _forget_waiting(self) -> None:
         for request in self._waiting:

@@ -1,5 +1,6 @@
 """Objections to a request's head: input that two servers could read differently, or too large."""
 
+import re
 from typing import Final
 
 import httptools
@@ -18,7 +19,22 @@ _RARE: Final = frozenset({"CONNECT", "HEAD"})
 """Methods that need a second check."""
 
 
+_UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
+
 BAD_LINE: Final = 400, "Malformed request: a request line is METHOD SP TARGET SP HTTP/1.1"
+
+
+def without_upgrade(data: bytes) -> bytes:
+    """Return the beginning of a request with its Upgrade, if any, under another name.
+
+    A server may ignore it (RFC 9110 §7.8), and Java's HTTP client offers HTTP/2 with every request;
+    the parser would take what follows the head for another protocol.
+    """
+    end = data.find(b"\r\n\r\n")
+    if _UPGRADE.search(data, 0, len(data) if end < 0 else end) is None:
+        return data
+    end = len(data) if end < 0 else end
+    return _UPGRADE.sub(b"\r\nignored", data[:end]) + data[end:]
 
 
 def objection(

@@ -66,6 +66,56 @@ async def test_a_chunked_body_arrives_whole_and_its_trailers_are_dropped(harness
     assert "Transfer-Encoding" not in harness.backends[0].seen[0][1]
 
 
+@pytest.mark.parametrize("name", [b"Upgrade", b"UPGRADE"])
+async def test_an_offer_to_upgrade_is_ignored(harness, connect, name):
+    await harness.open()
+    client = await connect()
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\n" + name + b": h2c"
+    for _ in range(3):  # also with a head that is known
+        client.send(post(b"\r\nUpgrade:", offer))
+        status, _, body = await client.answer()
+        assert (status, body) == (200, b"\r\nUpgrade:")
+
+
+MANY = {
+    "chunks of one byte": (
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
+        b"1\r\n1\r\n",
+        b"0\r\n\r\n",
+    ),
+    "requests in a row": (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", post(b"{}")),
+}
+
+
+@pytest.mark.parametrize("kind", MANY)
+async def test_a_read_of_many_parts_lets_the_event_loop_turn(harness, connect, kind):
+    await harness.open()
+    first, part, last = MANY[kind]
+    client, (connection,) = await connect(), harness.connections
+    turns = 0
+
+    async def turning():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with asyncio.TaskGroup() as group:
+        other = group.create_task(turning())
+        await asyncio.sleep(0)
+        # As one read of a socket would bring it; no turn is taken in between.
+        connection.data_received(first + part * 20_000 + last)
+        assert connection._reading.rest
+        before = turns
+        while connection._reading.rest:
+            await asyncio.sleep(0)
+        assert turns - before >= 10
+        other.cancel()
+    while (await client.answer())[2] in (b"ok", b"ok\n"):
+        pass
+    assert harness.backends[0].seen
+
+
 async def test_an_answered_request_leaves_nothing_behind(harness, connect):
     await harness.open()
     client = await connect()
@@ -143,7 +193,6 @@ async def test_the_absolute_form_of_a_target_is_understood(harness, connect):
         (HEAD.replace(b"1.1", b"0.9") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (HEAD.replace(b"1.1", b"1.2") + b"Content-Length: 2\r\n\r\n{}", 400),
         (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", 501),
-        (HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}", 501),
         (HEAD + b"Expect: a miracle\r\nContent-Length: 2\r\n\r\n{}", 417),
         (b"GET /v1/models/m RTSP/1.0\r\nHost: x\r\n\r\n", 400),
         (HEAD.replace(b"HTTP", b"RTSP") + b"Content-Length: 2\r\n\r\n{}", 400),

@@ -164,3 +164,33 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not(server):
     busy.send(ANSWER)
     assert not isinstance(await server.result(), BackendError)
     busy.close()
+
+
+async def test_a_connection_whose_request_was_answered_early_is_not_used_again(server):
+    big = b"[" + b"1," * 10_000_000 + b"1]"
+    server.send(big)
+    conn = await server.accept()
+    conn.send(ANSWER)  # it reads nothing: most of the request is still here
+    assert isinstance(await server.result(), Response)
+    server.send()
+    other = await server.accept()
+    await server.read(other)
+    other.send(ANSWER)
+    assert isinstance(await server.result(2), Response)
+    conn.close()
+
+
+async def test_an_answer_in_tiny_chunks_lets_the_event_loop_turn(server):
+    server.send()
+    conn = await server.accept()
+    await server.read(conn)
+    (connection,) = server.pool._all
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    # As one read of a socket would bring it.
+    connection.data_received(head + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
+    turns = 0
+    while connection._reading.rest:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 10
+    assert (await server.result()).body == b"x" * 20_000
