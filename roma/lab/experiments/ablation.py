@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from roma.config.control import LONG_PERIOD
 from roma.lab.experiments.base import Cell, Column, Experiment, Output, Table
+from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.lab import Lab, LabCase
 from roma.lab.experiments.systems import SHIPPED, System
 from roma.lab.experiments.workloads import ALL_APPS, IDLE_BURST, OVERLOAD, RES_VGG
@@ -32,14 +33,17 @@ def _run(lab: Lab) -> Output:
         row: list[Cell] = [system.name]
         for _ in WORKLOADS:
             found = next(summaries)
-            row += [found.late_share, found.core_seconds]
+            row += interval([r.late_share for r in found.results])
+            row += interval([r.core_seconds for r in found.results])
         rows.append(tuple(row))
     columns = [Column("without")]
     for workload in WORKLOADS:
-        columns += [Column(f"{workload.name}: late", ".2%"), Column("core-s", ".0f")]
-    return Output((Table("ablation", "What each part buys", tuple(columns), rows),))
+        columns += [Column(f"{workload.name}: late", ".2%"), Column("±", ".2%")]
+        columns += [Column("core-s", ".0f"), Column("±", ".0f")]
+    note = f"± is an interval of 95 % over {len(lab.seeds)} seeds."
+    return Output((Table("ablation", "What each part buys", tuple(columns), rows, note),))
 
 
 ABLATION = Experiment(
-    "ablation", "What each part of the defaults buys, by taking it away", _run, seeds=2
+    "ablation", "What each part of the defaults buys, by taking it away", _run, seeds=5
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from roma.lab.experiments import systems
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table
+from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.lab import CaseSummary, Lab, LabCase
 from roma.lab.experiments.workloads import ALL_APPS, NOISY, Workload
 from roma.lab.sim.scenario import ExecutorFault, SupervisorFault
@@ -72,7 +73,7 @@ def _run(lab: Lab) -> Output:
                 (
                     workload.title,
                     disturbance.name,
-                    *(x for s in found for x in (s.late_share, s.core_seconds)),
+                    *(x for s in found for x in _figures(s)),
                 )
             )
             checks.extend(
@@ -87,11 +88,19 @@ def _run(lab: Lab) -> Output:
             )
     columns = [Column("workload"), Column("disturbance")]
     for system in SYSTEMS:
-        columns += [Column(f"{system.name}: late", ".2%"), Column("core-s", ".0f")]
-    table = Table(
-        "robustness", "Late share and core-seconds under disturbances", tuple(columns), rows
-    )
+        columns += [Column(f"{system.name}: late", ".2%"), Column("±", ".2%")]
+        columns += [Column("core-s", ".0f"), Column("±", ".0f")]
+    title = "Late share and core-seconds under disturbances"
+    note = f"± is an interval of 95 % over {len(lab.seeds)} seeds."
+    table = Table("robustness", title, tuple(columns), rows, note)
     return Output((table,), checks=tuple(checks))
+
+
+def _figures(summary: CaseSummary) -> tuple[float | None, ...]:
+    """Return late share and core-seconds, each with its interval."""
+    results = summary.results
+    late = interval([r.late_share for r in results])
+    return *late, *interval([r.core_seconds for r in results])
 
 
 def _fitting(workload: Workload) -> tuple[Perturbation, ...]:
@@ -115,5 +124,5 @@ ROBUSTNESS = Experiment(
     "robustness",
     "Misread CPU usage, slow actuation, noise, a lost GPU, a dead supervisor",
     _run,
-    seeds=2,
+    seeds=5,
 )

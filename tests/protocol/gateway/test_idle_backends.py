@@ -178,6 +178,7 @@ async def test_a_connection_whose_request_was_answered_early_is_not_used_again(s
     other.send(ANSWER)
     assert isinstance(await server.result(2), Response)
     conn.close()
+    other.close()
 
 
 async def test_an_answer_in_tiny_chunks_lets_the_event_loop_turn(server):
@@ -194,3 +195,4 @@ async def test_an_answer_in_tiny_chunks_lets_the_event_loop_turn(server):
         turns += 1
     assert turns >= 10
     assert (await server.result()).body == b"x" * 20_000
+    conn.close()
