@@ -179,8 +179,13 @@ class BackendConnection:
             if self._size > self.most:
                 self._refuse()
                 return
-            self._release()
-            self._finish(kind.response(data[kind.size :]))
+            response = kind.response(data[kind.size :])
+            if self._has_unsent():
+                self._finish(response)
+                self.abort()
+                return
+            self._pool.release(self)
+            self._finish(response)
             return
         try:
             data = self._feed(data)
@@ -209,15 +214,12 @@ class BackendConnection:
             self._parser.feed_data(data[at : at + PIECE])
         return data
 
-    def _release(self) -> None:
-        """Give the connection back, unless its server answered before it had the whole request."""
+    def _has_unsent(self) -> bool:
+        """Return True if the server answered before it had the whole request."""
         transport = self.transport
-        if transport is None:
-            return
-        if len(self._message) > BUFFERED and transport.get_write_buffer_size():
-            transport.abort()
-        else:
-            self._pool.release(self)
+        if len(self._message) <= BUFFERED or transport is None:
+            return False
+        return bool(transport.get_write_buffer_size())
 
     def _refuse(self) -> None:
         """Drop an answer that is too large; nothing of it is kept."""
@@ -230,14 +232,14 @@ class BackendConnection:
 
     def _end(self, data: bytes, answer: Response) -> None:
         """Return an answer; `data` is the whole message, if it came in one piece."""
-        if self._is_odd:
+        if self._is_odd or self._has_unsent():
             self._finish(answer)
             self.abort()
             return
         if self._keeps:
             if data and self._habit.worth_caching:
                 self._pool.kinds.keep(data, len(answer.body), ResponseTemplate(answer))
-            self._release()
+            self._pool.release(self)
         elif self.transport is not None:
             self.transport.close()
         self._finish(answer)
