@@ -363,7 +363,7 @@ class Driver:
         if isinstance(result, Response):
             self._end(command, call, result, judge(result))
         elif isinstance(result, GrpcResponse):
-            self._end(command, call, result, judge_grpc(result.code))
+            self._end(command, call, result, judge_grpc(result.code, result.message))
         elif isinstance(result, BackendUnreachable):
             self._log_backend_error(command.executor, result)
             gone = not isinstance(result, BackendSilent)

@@ -92,8 +92,8 @@ def verdict(outcome: Outcome) -> tuple[str, str | None]:
         case Response(status):
             failed = judge(outcome) in _FAULTS
             return ("failed", f"status_{status}") if failed else ("answered", None)
-        case GrpcResponse(code):
-            failed = judge_grpc(code) in _FAULTS
+        case GrpcResponse(code, message=message):
+            failed = judge_grpc(code, message) in _FAULTS
             return ("failed", f"grpc_{code}") if failed else ("answered", None)
         case Reject(_, reason):
             return "rejected", reason.value

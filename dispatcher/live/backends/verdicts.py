@@ -40,6 +40,11 @@ _INPUT_CODES: Final = frozenset({3, 5, 6, 7, 9, 11, 12, 16})
 ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED,
 UNAUTHENTICATED. The others concern the server or the moment."""
 
+RESOURCE_EXHAUSTED: Final = 8
+TOO_LARGE: Final = "eceived message larger than max"
+"""Part of gRPC's own text with that status: the end that has the bound puts its name before it, in
+some versions. From a server it is the client's request, as 413 is in HTTP."""
+
 _GATEWAY_CODES: Final = frozenset({4, 14})
 """DEADLINE_EXCEEDED and UNAVAILABLE, gRPC's 504 and 503."""
 
@@ -62,11 +67,11 @@ def judge(answer: Response) -> Result:
     return Result.INVALID if text.startswith(INPUT_FAULTS) else Result.FAILURE
 
 
-def judge_grpc(code: int) -> Result:
+def judge_grpc(code: int, message: str) -> Result:
     """Return the verdict on a gRPC status, which always comes from a server that works."""
     if code == 0:
         return Result.OK
-    if code in _INPUT_CODES:
+    if code in _INPUT_CODES or (code == RESOURCE_EXHAUSTED and TOO_LARGE in message):
         return Result.INVALID
     return Result.ERROR if code in _GATEWAY_CODES else Result.FAILURE
 

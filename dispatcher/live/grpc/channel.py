@@ -15,6 +15,7 @@ import grpc
 from dispatcher.live.backends.backend_address import GrpcDone, GrpcMessage, GrpcResponse, Metadata
 from dispatcher.live.backends.http_client import CONNECT_TIMEOUT, MOST_ANSWER
 from dispatcher.live.backends.http_connection import Attempt
+from dispatcher.live.backends.verdicts import RESOURCE_EXHAUSTED, TOO_LARGE
 from roma.domain.errors import (
     BackendError,
     BackendLost,
@@ -26,6 +27,9 @@ from roma.domain.errors import (
 
 log = logging.getLogger(__name__)
 
+MOST_METADATA = 256 * 2**10
+"""Limit in bytes of the headers and trailers of an answer, as over HTTP."""
+
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),
@@ -36,6 +40,9 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
+    # An error's text is metadata: one that quotes a long input must not hide its own status.
+    ("grpc.max_metadata_size", MOST_METADATA),
+    ("grpc.absolute_max_metadata_size", MOST_METADATA),
 )
 
 _OWN_TRAILERS = frozenset({"x-request-id", "content-type"})
@@ -48,11 +55,6 @@ NOTICE, NOTICES = 0.1, 10
 
 _DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 _CANCELLED = grpc.StatusCode.CANCELLED.value[0]
-_RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
-_TOO_LARGE = "eceived message larger than max"
-"""Part of gRPC's own text for an answer beyond the bound: one version puts "CLIENT: R" before
-it."""
-
 _UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 
 _Ready = grpc.ChannelConnectivity.READY
@@ -195,7 +197,7 @@ class GrpcChannel:
             is_lost = not said and (
                 code == _CANCELLED or (code == _UNAVAILABLE and await self._has_broken())
             )
-            if code == _RESOURCE_EXHAUSTED and not said and _TOO_LARGE in response.message:
+            if code == RESOURCE_EXHAUSTED and not said and self._is_bound(response.message):
                 raise BackendTooLarge(f"its answer is larger than {self._most} bytes") from None
             if is_lost:
                 text = f"connection closed before the answer: {response.message}"
@@ -204,6 +206,10 @@ class GrpcChannel:
         except grpc.aio.UsageError:
             raise BackendLost("given up: the channel was closed here") from None
         return GrpcResponse(0, body, "", _passed(trailing))
+
+    def _is_bound(self, message: str) -> bool:
+        """Return True if this end says that an answer is beyond the bound."""
+        return TOO_LARGE in message and f"vs. {self._most})" in message
 
 
 class _GrpcAttempt:

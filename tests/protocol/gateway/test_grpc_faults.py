@@ -116,6 +116,27 @@ async def test_an_answer_beyond_its_bound_is_that_executables_fault(harness):
     assert (await harness.call(PREDICT, asking(PREDICT)))[0] is Code.OK
 
 
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (Code.RESOURCE_EXHAUSTED, "SERVER: Received message larger than max (9 vs. 8)"),
+        (Code.INVALID_ARGUMENT, "é" * 10_000),  # percent-encoded: 60 kB
+    ],
+)
+async def test_a_request_that_a_server_cannot_take_is_the_client_s_fault(harness, code, text):
+    await harness.open(speaks_grpc=True)
+
+    async def refuse(request, context):
+        await context.abort(code, text)
+
+    harness.grpc_backends[0].behave = refuse
+    found, _, said, _ = await harness.call(PREDICT, asking(PREDICT))
+    assert found is code
+    assert text[:100] in said
+    assert harness.queue.failed == 0
+    assert not any(executor.suspected for executor in harness.core.executors)
+
+
 # The channel alone
 
 

@@ -256,7 +256,7 @@ def test_what_is_compressed_is_not_read():
     ],
 )
 def test_what_a_grpc_status_says(result, codes):
-    assert {code for code in range(17) if judge_grpc(code) is result} == codes
+    assert {code for code in range(17) if judge_grpc(code, "") is result} == codes
 
 
 async def test_an_outcome_may_bring_the_next_request_while_others_end(looptime):
