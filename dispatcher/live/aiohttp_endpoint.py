@@ -79,6 +79,7 @@ class Endpoint:
         """Run the dispatcher while the application runs."""
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
+        self.stop.clear()  # an application may be started again
         # A task of its own: aiohttp may start and stop an application in different ones.
         task = loop.create_task(self._run(ready))
         try:
@@ -262,9 +263,10 @@ def _response(response: Response, cors: bytes) -> web.Response:
     headers = CIMultiDict({"Content-Type": response.content_type})
     if response.content_encoding is not None:
         headers["Content-Encoding"] = response.content_encoding
-    for line in (response.more + cors.decode("latin-1")).splitlines():
-        name, _, value = line.partition(": ")
-        headers.add(name, value)
+    for line in (response.more + cors.decode("latin-1")).split("\r\n"):
+        name, colon, value = line.partition(": ")
+        if colon:
+            headers.add(name, value)
     made = web.Response(status=response.status, body=response.body, headers=headers)
     if response.close:
         made.force_close()

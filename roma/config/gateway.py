@@ -135,6 +135,9 @@ class GatewayConfig(Section):
             port = getattr(self, f"{name}_port")
             if port is not None and self.processes > 1:
                 raise Fault(f"{name}_port", port, f"absent where processes > 1 ({self.processes})")
+        if self.client_metrics and self.processes > 1:
+            # Each process counts its own requests, and answers for itself alone.
+            raise Fault("client_metrics", "true", f"false where processes > 1 ({self.processes})")
         if self.grpc_socket is not None:
             check_socket("grpc_socket", self.grpc_socket)
             if self.processes > 1:  # a path has one listener

@@ -38,6 +38,7 @@ class Watched(Generic[T]):
         self._key = key
         # Before they are read: a change in the meantime is seen at the next check.
         self._seen = self._stamps()
+        self._fault = ""
         self.value = self._read()
 
     def __repr__(self) -> str:
@@ -45,16 +46,22 @@ class Watched(Generic[T]):
         return f"<Watched {', '.join(map(str, self._paths))}>"
 
     def look(self) -> bool:
-        """Read the files if they have changed; return whether new content is in force."""
+        """Read the files if they have changed; return whether new content is in force.
+
+        What cannot be read is tried again each time, and its fault logged once: that it can be read
+        again need not show in the file, if a directory or an owner was the reason.
+        """
         stamps = self._stamps()
         if stamps == self._seen:
             return False
-        self._seen = stamps
         try:
             self.value = self._read()
         except ConfigError as error:
-            log.error("%s; what it said before stays in force", error)
+            if str(error) != self._fault:
+                log.error("%s; what it said before stays in force", error)
+            self._fault = str(error)
             return False
+        self._seen, self._fault = stamps, ""
         log.info("read anew: %s", ", ".join(map(str, self._paths)))
         return True
 

@@ -13,6 +13,7 @@ from dispatcher.live.auth.rate_limit import RateLimit
 from roma.config.gateway import GatewayConfig
 from roma.config.security import Limits
 from roma.config.watched_file import Watched, keep_looking
+from roma.domain.errors import ConfigError
 from roma.domain.model import Priority
 from roma.security import api_keys
 
@@ -199,9 +200,12 @@ def test_with_nothing_asked_for_everybody_is_let_in():
 
 @pytest.mark.looptime
 async def test_a_file_that_is_replaced_is_in_force_a_look_later_and_a_wrong_one_never(
-    tmp_path, caplog
+    tmp_path, caplog, monkeypatch
 ):
     file = tmp_path / "keys.yaml"
+
+    def unreadable(file):
+        raise ConfigError(f"{file}: cannot be read")
 
     def write(text):
         scratch = tmp_path / "new"
@@ -227,6 +231,15 @@ async def test_a_file_that_is_replaced_is_in_force_a_look_later_and_a_wrong_one_
     assert not watched.look()
     a.admit(bearer(OTHER_TOKEN), "m", 0.0)
     assert "stays in force" in caplog.text
+    write(of(ID, TOKEN))
+    with monkeypatch.context() as patched:  # what the system's stamps do not show
+        patched.setattr(api_keys, "load", unreadable)
+        caplog.clear()
+        assert not watched.look()
+        assert not watched.look()
+        assert caplog.text.count("cannot be read") == 1
+    assert watched.look()
+    a.admit(bearer(), "m", 0.0)
     assert SECRET not in caplog.text + repr(watched)
 
 

@@ -340,6 +340,19 @@ async def test_a_start_that_is_given_up_leaves_nothing(tmp_path):
     assert others == []
 
 
+async def test_an_application_may_be_started_again(tmp_path):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.format(admin=free_ports(1)[0]))
+    app = roma.aiohttp_app(file)
+    runner, endpoint = web.AppRunner(app), app[ENDPOINT]
+    for _ in range(2):
+        await runner.setup()
+        await asyncio.sleep(0.1)
+        assert endpoint.serving is not None
+        await runner.cleanup()
+        assert endpoint.serving is None
+
+
 async def test_what_waits_when_the_dispatcher_ends_is_answered_503(tmp_path):
     harness = AiohttpHarness("")
     async with harness.stack:

@@ -15,7 +15,8 @@ from dispatcher.live.driver import Call
 from dispatcher.live.http.messages import Message, request_template
 from roma.config import schema
 from roma.domain.errors import ConfigError
-from roma.tensors.inflate import MOST, inflated_size
+from roma.tensors.errors import BodyTooLarge, RequestError
+from roma.tensors.inflate import MOST, inflate, inflated_size
 from tests.protocol.gateway.test_grpc import PREDICT
 from tests.protocol.gateway.test_grpc_bounds import sized
 
@@ -99,6 +100,23 @@ def test_no_body_holds_more_than_gzip_can_count():
     piece = zlib.compressobj(9, wbits=31)
     packed = piece.compress(bytes(2**24))
     assert inflated_size(packed + packed[len(packed) // 2 :] * 1200, 2**16) == MOST
+
+
+def test_a_forged_end_says_no_more_than_deflate_can_hold():
+    forged = gzip.compress(bytes(70_000)) + b"\xff" * 4
+    assert inflated_size(forged, 2**16) <= 1032 * len(forged)
+
+
+def test_a_body_of_several_members_is_read_whole_and_within_the_limit():
+    a, b = gzip.compress(b"[1,"), gzip.compress(b"2]")
+    assert inflate(a + b, 5) == b"[1,2]"
+    with pytest.raises(BodyTooLarge):
+        inflate(a + b, 4)
+    for wrong, why in ((a + b[:-1], "ends too early"), (a + b"xy", "2 bytes follow its end")):
+        with pytest.raises(RequestError, match=why):
+            inflate(wrong, 100)
+    with pytest.raises(RequestError, match="follow its end"):
+        inflate(zlib.compress(b"[1,") + b, 100)
 
 
 async def test_a_request_at_which_the_core_fails_is_not_kept(harness):

@@ -139,6 +139,11 @@ def test_every_fault_is_one_line_with_key_value_and_bound():
         ),
         (
             "workers:",
+            "gateway: {processes: 2, client_metrics: true}\nworkers:",
+            "gateway.client_metrics = true: must be false where processes > 1 (2)",
+        ),
+        (
+            "workers:",
             "gateway: {processes: 2}\ncontrol: {decision_log: story}\nworkers:",
             "control.decision_log = story: must be absent where gateway.processes > 1 (2)",
         ),
