@@ -1,7 +1,8 @@
 """Health checks of executables: when each becomes ready, and when it is lost.
 
-A crash is detected at once: the kernel closes an open connection. A slow answer is no sign of a
-crash here: an executable with a tenth of a core may take long.
+A crash is detected at once: the kernel closes an open connection, of which one is held where the
+server keeps any. A slow answer is no sign of a crash here: an executable with a tenth of a core may
+take long.
 """
 
 import asyncio
@@ -141,6 +142,13 @@ def _is_available(body: bytes) -> bool:
 
 async def _until_suspect(pool: Pool, doubt: asyncio.Event) -> None:
     """Return when the connection breaks, a request fails, or the next check is due."""
+    if not pool.is_kept:
+        # A server that closes after each answer may have one worker per connection, such as
+        # gunicorn's sync ones: a silent connection would keep it from everything else.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CHECK):
+                await doubt.wait()
+        return
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             if pool.socket is not None:

@@ -109,6 +109,11 @@ class Pool(ConnectionOwner):
         """Its address, for messages."""
         return self.socket or f"{self.host}:{self.port}"
 
+    @property
+    def is_kept(self) -> bool:
+        """True if a connection is idle: the server keeps connections after an answer."""
+        return bool(self._idle)
+
     def send(self, message: Message, done: Done, *, timeout: float, more: str = "") -> Attempt:
         """Send a message; `done` is called exactly once, from the event loop.
 

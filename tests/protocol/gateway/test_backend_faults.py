@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from dispatcher.live import health_checks
+from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.health_checks import MOST_STATUS, watch
 from dispatcher.live.http.messages import Message, Response, request_template
 from roma.domain.errors import BackendLost
@@ -196,7 +197,7 @@ async def test_whatever_the_watch_of_an_executable_meets_it_goes_on(monkeypatch)
     driver = Watched()
 
     class Odd:
-        host, port, socket = "127.0.0.1", 1, None
+        host, port, socket, is_kept = "127.0.0.1", 1, None, True
         looks = 0
 
         async def fetch(self, *_, timeout, most):
@@ -360,11 +361,33 @@ async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
     watching.cancel()
 
 
+async def test_no_silent_connection_holds_up_a_server_that_serves_one_at_a_time(monkeypatch):
+    monkeypatch.setattr(health_checks, "CHECK", 0.01)
+    driver, asked = Watched(), []
+
+    async def serve(reader, writer):
+        asked.append(await reader.read(1000))
+        text = (
+            f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {len(AVAILABLE.body)}\r\n\r\n"
+        )
+        writer.write(text.encode() + AVAILABLE.body)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        pool = Pool(*server.sockets[0].getsockname())
+        endpoint = SimpleNamespace(pool=pool, channel=None)
+        watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
+        assert [await driver.next() for _ in range(5)] == ["ready"] * 5
+        watching.cancel()
+        await pool.close()
+    assert all(asked)
+
+
 async def test_a_look_over_a_stale_connection_is_no_loss():
     driver = Watched()
 
     class Stale:
-        host, port = "127.0.0.1", 1
+        host, port, is_kept = "127.0.0.1", 1, True
         looks = 0
 
         async def fetch(self, *_, timeout, most):
