@@ -4,8 +4,11 @@ A request that cannot be read, or does not fit the model, is refused at once and
 batch. Look-ups are answered from the devices' reports: a worker has no REST port of its own.
 """
 
+import asyncio
+import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from dispatcher.live.driver import Call, Driver
@@ -34,6 +37,16 @@ from roma.tensors.tfjson import DEFAULT_SIGNATURE, Layout, decode_predict, signa
 VERSION: Final = "1"
 """Version number of every model: a worker has one version of each and does not report it."""
 
+INLINE: Final = 64 * 2**10
+"""Bytes of a body that is read at once: a few milliseconds."""
+
+_Examples = tuple[Mapping[str, Array], int, Layout]
+_FAULTS: Final = (RequestError, TensorError, BodyTooLarge)
+_THREAD: Final = ThreadPoolExecutor(1, "bodies")
+"""One, since threads share the interpreter, and each body may take a gigabyte."""
+
+log = logging.getLogger(__name__)
+
 _PREDICT: Final = frozenset(
     {"/v1/models/{model}:predict", "/v1/models/{model}/versions/{version}:predict"}
 )
@@ -49,6 +62,7 @@ class PlannedDevices:
         """Limit in bytes of a body, also after decompression."""
         self.devices: dict[str, PlannedDevice] = {}
         self._driver = driver
+        self.clock = driver.clock
         self._timeout = config.gateway.backend_timeout
         self._signatures: Signatures = {}
         # Read before anything is started, so that a bad file is reported like any fault of
@@ -85,16 +99,31 @@ class PlannedDevices:
                 call.terms, call.spent = request_options.read(
                     headers, spec, call.deadline, now=now, today=time.time()
                 )
-            inputs, count, layout = self._read(route, message)
-        except RequestError as fault:
-            return error(_STATUS.get(fault.code, 400), str(fault))
-        except TensorError as fault:
-            return error(400, str(fault))
-        except BodyTooLarge:
-            return error(413, f"request body is larger than {self.max_body} bytes")
+            self._check_version(route)
+            if route.template not in _PREDICT:
+                text = f"{route.path}: planned devices answer :predict alone"
+                raise RequestError(text, Code.UNIMPLEMENTED)
+            read = self._reader(route.model, message)
+            if len(message.body) > INLINE or message.template.content_encoding is not None:
+                return _LaterCall(self, call, read)
+            return self.submit(call, *read())
+        except _FAULTS as fault:
+            return self.refusal(fault)
+
+    def submit(
+        self, call: Call, inputs: Mapping[str, Array], count: int, layout: Layout
+    ) -> MultiExampleCall:
+        """Queue the examples of a request."""
         whole = MultiExampleCall(self._driver, call, layout)
         whole.submit(inputs, count)
         return whole
+
+    def refusal(self, fault: Exception) -> Response:
+        """Return the answer to a request that cannot be read."""
+        if isinstance(fault, BodyTooLarge):
+            return error(413, f"request body is larger than {self.max_body} bytes")
+        status = _STATUS.get(fault.code, 400) if isinstance(fault, RequestError) else 400
+        return error(status, str(fault))
 
     def found(self, route: Route) -> Response:
         """Return a model's status, or its metadata."""
@@ -112,50 +141,24 @@ class PlannedDevices:
         version = {"version": VERSION, "state": "AVAILABLE", "status": status}
         return json_response(200, {"model_version_status": [version]})
 
-    def _read(self, route: Route, message: Message) -> tuple[Mapping[str, Array], int, Layout]:
-        """Return the inputs, the number of examples, and the layout of the answer.
+    def _reader(self, model: str, message: Message) -> Callable[[], _Examples]:
+        """Return a function that reads a body, in any thread.
 
-        Raises RequestError, TensorError or BodyTooLarge.
+        It returns the inputs, the number of examples, and the layout of the answer; it raises
+        RequestError, TensorError or BodyTooLarge.
         """
-        self._check_version(route)
-        if route.template not in _PREDICT:
-            text = f"{route.path}: planned devices answer :predict alone"
-            raise RequestError(text, Code.UNIMPLEMENTED)
-        model = route.model
         if not self._driver.core.executors.serve(model):
-            return {}, 1, Layout.ROW  # the core refuses it, and counts that
-        body = message.body
-        if (message.template.content_encoding or "").lower() in ("gzip", "deflate"):
-            body = inflate(body, self.max_body)
-        document = parse(body)
-        name, known = signature_name(document), self._signatures[model]
-        if name not in known.told:
-            raise RequestError(f'Serving signature name: "{name}" not found in signature def')
-        if name != DEFAULT_SIGNATURE:
-            raise RequestError(
-                f"signature_name = {name}: must be {DEFAULT_SIGNATURE} on planned devices: "
-                "requests of different signatures cannot share a batch"
-            )
-        signature = known.readable[name]
-        inputs, layout = decode_predict(document, signature)
-        for alias, array in inputs.items():
-            check_shape(array, signature.inputs[alias])
-        return inputs, self._count(model, known, inputs), layout
+            return lambda: ({}, 1, Layout.ROW)  # the core refuses it, and counts that
+        coding = (message.template.content_encoding or "").lower()
+        known, most = self._signatures[model], self._driver.core.queues[model].spec.max_waiting
 
-    def _count(self, model: str, known: ModelSignatures, inputs: Mapping[str, Array]) -> int:
-        """Return the number of examples in inputs; raises TensorError if they do not fit."""
-        first = next(iter(inputs.values()))
-        count = first.shape[0] if first.ndim else 0
-        most = self._driver.core.queues[model].spec.max_waiting
-        if not 1 <= count <= most:
-            raise TensorError(f"examples = {count}: must be from 1 to max_waiting ({most})")
-        check(inputs, known.told[DEFAULT_SIGNATURE], count)
-        size = sum(map(_size, inputs.values())) / count
-        # The examples of the largest batch must fit one message.
-        bound = MAX_PAYLOAD // known.most
-        if size > bound:
-            raise TensorError(f"example = {size:.0f} bytes: must be ≤ {bound}")
-        return count
+        def read() -> _Examples:
+            body = message.body
+            if coding in ("gzip", "deflate"):
+                body = inflate(body, self.max_body)
+            return _examples(body, known, most)
+
+        return read
 
     def _check_version(self, route: Route) -> None:
         if route.path.startswith("/v2/"):
@@ -163,6 +166,68 @@ class PlannedDevices:
             raise RequestError(text, Code.UNIMPLEMENTED)
         if route.version not in (None, VERSION) or "/labels/" in route.path:
             raise RequestError(route.missing, Code.NOT_FOUND)
+
+
+class _LaterCall:
+    """A request whose body is read in a thread: a large one takes seconds."""
+
+    def __init__(self, devices: PlannedDevices, call: Call, read: Callable[[], _Examples]) -> None:
+        self._devices = devices
+        self._call = call
+        self._whole: MultiExampleCall | None = None
+        call.arrived = devices.clock()
+        self._task = asyncio.get_running_loop().create_task(self._run(read))
+
+    async def _run(self, read: Callable[[], _Examples]) -> None:
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(_THREAD, read)
+            self._whole = self._devices.submit(self._call, *found)
+        except _FAULTS as fault:
+            self._call.on_outcome(self._devices.refusal(fault))
+        except Exception:  # a bug, or a model that was removed meanwhile: this client is told
+            log.exception("request of model %s", self._call.model)
+            self._call.on_outcome(error(500, "Internal error"))
+
+    def cancel(self) -> object:
+        """Cancel the request: its client went away."""
+        if self._whole is not None:
+            return self._whole.cancel()
+        self._task.cancel()
+        self._call.cancel()
+        return None
+
+
+def _examples(body: bytes, known: ModelSignatures, most: int) -> _Examples:
+    """Return what a body says, of at most so many examples."""
+    document = parse(body)
+    name = signature_name(document)
+    if name not in known.told:
+        raise RequestError(f'Serving signature name: "{name}" not found in signature def')
+    if name != DEFAULT_SIGNATURE:
+        raise RequestError(
+            f"signature_name = {name}: must be {DEFAULT_SIGNATURE} on planned devices: "
+            "requests of different signatures cannot share a batch"
+        )
+    signature = known.readable[name]
+    inputs, layout = decode_predict(document, signature)
+    for alias, array in inputs.items():
+        check_shape(array, signature.inputs[alias])
+    return inputs, _count(known, inputs, most), layout
+
+
+def _count(known: ModelSignatures, inputs: Mapping[str, Array], most: int) -> int:
+    """Return the number of examples in inputs; raises TensorError if they do not fit."""
+    first = next(iter(inputs.values()))
+    count = first.shape[0] if first.ndim else 0
+    if not 1 <= count <= most:
+        raise TensorError(f"examples = {count}: must be from 1 to max_waiting ({most})")
+    check(inputs, known.told[DEFAULT_SIGNATURE], count)
+    size = sum(map(_size, inputs.values())) / count
+    # The examples of the largest batch must fit one message.
+    bound = MAX_PAYLOAD // known.most
+    if size > bound:
+        raise TensorError(f"example = {size:.0f} bytes: must be ≤ {bound}")
+    return count
 
 
 def _size(array: Array) -> int:

@@ -4,15 +4,18 @@ import asyncio
 import gzip
 import json
 import logging
+import threading
 
 import grpc
 import numpy as np
 import pytest
 
+from dispatcher.live.planned import translation
 from roma.device_protocol import Signature, TensorSpec
 from roma.domain.actions import ActionStatus
 from roma.domain.errors import TensorError
 from roma.security import api_keys
+from roma.tensors.jsontext import parse
 from tests.support.planned import PAIR, PlannedDeployment, doubled
 
 
@@ -119,6 +122,32 @@ async def test_compressed_bodies_are_inflated_up_to_the_bound(harness):
     status, words = await error(harness.predict(body, headers=headers))
     assert (status, words) == (413, "request body is larger than 1024 bytes")
     assert len(deployment.tap.infers) == 1
+
+
+async def test_a_large_body_is_read_beside_the_others(deployment, monkeypatch):
+    let_go = threading.Event()
+
+    def slow(body):
+        assert let_go.wait(30)
+        return parse(body)
+
+    monkeypatch.setattr(translation, "parse", slow)
+    spaces = b" " * translation.INLINE
+    good = asyncio.create_task(deployment.harness.predict(b'{"instances": [[1, 2]]}' + spaces))
+    numbers = b"1," * 200_000
+    bad = asyncio.create_task(
+        deployment.harness.predict(b'{"instances": [[' + numbers + b"true]]}" + spaces)
+    )
+    gone = asyncio.create_task(deployment.harness.predict(b'{"instances": [[1, 2]]}' + spaces))
+    await asyncio.sleep(0.1)
+    monkeypatch.setattr(translation, "parse", parse)
+    assert await answer(deployment.ask((3, 4))) == (200, {"predictions": doubled((3, 4))})
+    gone.cancel()
+    let_go.set()
+    assert await answer(good) == (200, {"predictions": doubled((1, 2))})
+    status, text = await error(bad)
+    assert status == 400
+    assert "JSON Value: true Type: True is not of expected type: float" in text
 
 
 async def test_a_model_with_another_free_dimension_runs_examples_one_by_one(harness):
