@@ -21,6 +21,7 @@ import aiohttp
 from roma.config.workers import DockerConfig
 from roma.domain.errors import ConfigError, EngineError
 from roma.telemetry.reachability import reason
+from supervisor.broker.containers import UNKNOWN
 from supervisor.broker.threads import in_thread
 from supervisor.broker.tunnel import tunnel
 
@@ -32,6 +33,9 @@ CALL_TIMEOUT = 10
 
 PULL_TIMEOUT = 1800.0
 """Seconds for an image to arrive."""
+
+MOST_MESSAGE = 300
+"""Most characters of an error answer that are kept: a proxy's is a page."""
 
 Result = TypeVar("Result")
 
@@ -64,9 +68,12 @@ class Engine:
     async def containers(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return the summaries of all containers, running or not, that have these labels."""
         filters = {"label": [f"{key}={value}" for key, value in labels.items()]}
-        return await self._in_thread(
+        found = await self._in_thread(
             "list of containers", lambda client: client.containers(all=True, filters=filters)
         )
+        if not isinstance(found, list):
+            raise EngineError(f"engine {self._address}: list of containers: {UNKNOWN}")
+        return found
 
     async def create(self, name: str, specification: Mapping[str, Any]) -> str:
         """Create a container; return its id."""
@@ -74,6 +81,8 @@ class Engine:
             f"create {name}",
             lambda client: client.create_container_from_config(dict(specification), name),
         )
+        if not isinstance(made, dict) or "Id" not in made:
+            raise EngineError(f"engine {self._address}: create {name}: {UNKNOWN}")
         return str(made["Id"])
 
     async def pull(self, image: str) -> None:
@@ -144,14 +153,18 @@ class Engine:
         client = self._client
         if client is None:
             said = await self._call("GET", "/version")
-            client = self._client = self._connect(str(said["ApiVersion"]))
+            if not isinstance(said, dict) or not isinstance(said.get("ApiVersion"), str):
+                raise EngineError(f"engine {self._address}: GET /version: {UNKNOWN}")
+            client = self._client = self._connect(said["ApiVersion"])
         try:
             return await in_thread(lambda: call(client))
         except errors.NotFound as error:
             raise NotFound(f"engine {self._address}: {what}: {error.explanation}") from error
         except errors.APIError as error:
             why = str(error.explanation)
-        except (errors.DockerException, OSError, ValueError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f"{UNKNOWN} ({error})"
+        except (errors.DockerException, OSError) as error:
             why = self._explain(_first(error))
         # The engine that comes back may be of another version.
         self.close()
@@ -174,14 +187,17 @@ class Engine:
                 json=body,
                 timeout=aiohttp.ClientTimeout(total=CALL_TIMEOUT),
             ) as response:
-                text = await response.text()
+                text = (await response.read()).decode("utf-8", "replace")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             said = self._explain(_first(error))
             raise EngineError(f"engine {self._address}: {method} {path}: {said}") from error
         if response.status >= 400:
             kind = NotFound if response.status == 404 else EngineError
             raise kind(f"engine {self._address}: {method} {path}: {_message(text)}")
-        return json.loads(text) if text.strip() else None
+        try:
+            return json.loads(text) if text.strip() else None
+        except ValueError:
+            raise EngineError(f"engine {self._address}: {method} {path}: {UNKNOWN}") from None
 
 
 class NotFound(EngineError):
@@ -278,6 +294,7 @@ def _path(container: str) -> str:
 def _message(text: str) -> str:
     """Return the message in an error answer of the engine."""
     try:
-        return str(json.loads(text)["message"])
+        found = str(json.loads(text)["message"])
     except (ValueError, KeyError, TypeError):
-        return text.strip() or "no message"
+        found = " ".join(text.split()) or "no message"
+    return found[:MOST_MESSAGE]

@@ -8,10 +8,11 @@ import time
 
 import docker
 import pytest
+from aiohttp import web
 
 from roma.config import schema as roma_config
 from roma.config.workers import DockerConfig
-from roma.domain.errors import ActuationError, BrokerRefused
+from roma.domain.errors import ActuationError, BrokerRefused, EngineError
 from supervisor import cgroups
 from supervisor.actuators.docker import DockerActuator
 from supervisor.actuators.meters import FileMeters
@@ -314,3 +315,36 @@ async def test_an_engine_that_is_not_there_is_named(tmp_path):
             await engine.containers({})
         with pytest.raises(ActuationError, match=r"none\.sock: GET /containers/a/json: no such"):
             await engine.inspect("a")
+
+
+ODD_ANSWERS = [
+    "null",
+    "<html>",
+    "{}",
+    '[{"Id": "x", "Na',
+    b"\xff\xfe",
+    '[{"Id": "x", "Labels": null}]',
+]
+
+
+@pytest.mark.parametrize("odd", ODD_ANSWERS, ids=repr)
+async def test_an_answer_that_is_no_engine_s_is_one_line(tmp_path, odd):
+    async def answer(request):
+        if request.path == "/version":
+            return web.json_response({"ApiVersion": "1.41"})
+        return web.Response(body=odd, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "odd.sock")).start()
+    file = write_config(tmp_path, {"a": tmp_path}, name="odd", worker={"backend": "docker"})
+    config = roma_config.load(file)
+    async with connected(DockerConfig(host=f"unix://{tmp_path}/odd.sock")) as engine:
+        broker = Broker(config, config.workers[0], engine, time.monotonic)
+        for call in (broker.containers(), engine.create("a", {}), broker.create("a@local")):
+            with pytest.raises(EngineError, match="answered, but not as an engine does"):
+                await call
+        assert isinstance((await broker.grant({"a@local": 0.3}))["a@local"], EngineError)
+    await runner.cleanup()
