@@ -69,6 +69,7 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
     }
     if not loads:
         raise ConfigError("plant.models: no load; at least one model needs `load`")
+    _check_listed(config)
     is_planned = any(e.spec.is_planned for e in executables(config))
     on_gpu = any(e.spec.device is Device.GPU for e in executables(config))
     return Scenario(
@@ -85,6 +86,16 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
         burst=config.control.cfs_burst if plant.burst is None else plant.burst,
         usage_error=plant.usage_error,
     )
+
+
+def _check_listed(config: Config) -> None:
+    """Refuse workers whose executables the file does not list: every request would be refused."""
+    for i, worker in enumerate(config.workers):
+        if worker.is_discovered:
+            raise ConfigError(
+                f"workers.{i}.backend = {worker.backend.value}: must be process, docker or static: "
+                f"a simulation cannot know the pods of {worker.name}"
+            )
 
 
 def _devices(config: Config, plant: PlantConfig) -> dict[str, ModelCapabilities]:

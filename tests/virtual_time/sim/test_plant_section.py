@@ -120,6 +120,11 @@ def test_faults(old, new, line):
             "{cores: 2, backend: docker, gpus: 1}",
             "plant.models.m.gpu_time: missing, and no `profile` has it",
         ),
+        (
+            "{cores: 2}",
+            "{cores: 2}\n  - {name: pods, cores: 2, backend: kubernetes, node: n}",
+            "workers.1.backend = kubernetes: must be process, docker or static",
+        ),
     ],
 )
 def test_what_a_simulation_lacks_is_named(old, new, line):
