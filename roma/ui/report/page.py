@@ -172,7 +172,7 @@ def _model_row(s: ModelSummary) -> tuple[str, ...]:
         cores = tuple(f"{x:,.1f}" for x in (s.cores.allocated, s.cores.applied, s.cores.used))
     return (
         s.model,
-        f"{s.statistic.value} ≤ {milliseconds(s.sla)}",
+        s.promise,
         kept,
         _number(s.requests),
         _with(_number(s.answered), gpu),
@@ -313,10 +313,10 @@ def _method(c: Content) -> Iterable[Html]:
             "dispatcher) and decisions-WORKER.jsonl (each executable once a control period, by its "
             "supervisor). Requests are counted in the second in which they end or arrive; what "
             "waits or runs when the record ends is counted as arrived only.",
-            "Response time: queue plus execution, as the statistic that the promise names, over "
-            "the dispatcher's window at each second; or the age of the oldest request inside, if "
-            "that is more. “Worst” is its highest value, “over SLA” the seconds in which it was "
-            "above.",
+            "Response time: queue plus execution, as the statistic that control uses (mean, p95 or "
+            "p99), over the dispatcher's window at each second; or the age of the oldest request "
+            "inside, if that is more. “Worst” is its highest value, “over SLA” the seconds in which "
+            "it was above.",
             "A promise is kept if no more requests were late, refused, failed, or given up by "
             "their client when they were too late, than its budget; a mean if the mean of all "
             f"requests is within the SLA, where a refused or failed one counts as {REFUSED:g} "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roma.domain.model import Statistic
+from roma.ui.report.clock import milliseconds
 from roma.ui.report.read import ExecutableTrack, ModelTrack, RecordedRun
 
 REFUSED = 2.0
@@ -39,6 +40,7 @@ class ModelSummary:
 
     model: str
     statistic: Statistic
+    budget: float | None
     sla: float
     set_point: float
     requests: int
@@ -53,6 +55,14 @@ class ModelSummary:
     over: float
     kept: bool | None
     cores: Cores | None
+
+    @property
+    def promise(self) -> str:
+        """The promise in words: the share of requests that its budget leaves, and its SLA."""
+        within = milliseconds(self.sla)
+        if self.budget is None or self.statistic is Statistic.EACH:
+            return f"{self.statistic.value} ≤ {within}"
+        return f"{100 * (1 - self.budget):.4g} % ≤ {within}"
 
     @property
     def broken(self) -> int:
@@ -122,6 +132,7 @@ def _summary(run: RecordedRun, track: ModelTrack) -> ModelSummary:
     return ModelSummary(
         model=track.name,
         statistic=track.statistic,
+        budget=track.budget,
         sla=sla,
         set_point=float(track["set_point"][-1]),
         requests=_count(track, "arrivals"),

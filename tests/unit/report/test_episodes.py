@@ -23,9 +23,9 @@ MEASUREMENT = Measurement(0.1, 0.0, 20, 0, 20, 0, 0, 0, 0, 0.5, 1.0, 0.5, 0.4, 1
 
 def second(
     at, *, response=0.1, answered=20, late=0, refused=0, failed=0, waiting=0, age=0.0,
-    statistic="p95", model="m", seconds=1.0,
+    statistic="p95", budget=None, model="m", seconds=1.0,
 ):  # fmt: skip
-    spec = ModelSpec(model, Sla(0.5, Statistic(statistic)), deadline=1.0)
+    spec = ModelSpec(model, Sla(0.5, Statistic(statistic), own_budget=budget), deadline=1.0)
     moment = Moment(
         model=model,
         seconds=seconds,
@@ -214,6 +214,24 @@ def test_a_promise_is_kept_within_what_its_statistic_lets_pass(run, seconds, fir
     found = run(seconds)
     clock = Clock(found.whole, virtual=False)
     assert verdict(found, summaries(found), episodes(found), clock)[0].startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "budget", "promise"),
+    [
+        ("p99", 0.02, "98 % ≤ 500 ms"),
+        ("p95", 0.3, "70 % ≤ 500 ms"),
+        ("p99", None, "99 % ≤ 500 ms"),
+        ("p99", 0.0005, "99.95 % ≤ 500 ms"),
+        ("each", None, "each ≤ 500 ms"),
+        ("mean", None, "mean ≤ 500 ms"),
+    ],
+)
+def test_a_promise_is_named_by_its_budget_not_by_the_statistic_of_control(
+    run, statistic, budget, promise
+):
+    (found,) = summaries(run([second(1, statistic=statistic, budget=budget)]))
+    assert found.promise == promise
 
 
 def test_without_decisions_nothing_is_guessed_about_cores(run):
