@@ -15,6 +15,9 @@ from roma.lab.sim.quota import QuotaCpu
 ROUNDING = 1e-9
 """Cores by which a sum may differ."""
 
+OVERLAP = 0.01
+"""Share by which quotas may exceed what can be granted before they overlap: rounding."""
+
 
 @dataclass(slots=True, eq=False)
 class Unit:
@@ -22,10 +25,11 @@ class Unit:
 
     `version` distinguishes the latest end on the agenda from stale ones. `losses` counts how often
     it was lost, together with the work on its way to it. `core_seconds` is what was granted over
-    time, or used where a stretch exceeded it.
+    time, or used where a stretch exceeded it; what was used alone if nobody can set its cores.
     """
 
     cpu: QuotaCpu
+    is_controlled: bool = True
     version: int = 0
     losses: int = 0
     core_seconds: float = 0.0
@@ -37,15 +41,20 @@ class Unit:
         """Account for the stretch from the last call until now."""
         self.cpu.advance(now)
         used, self._used = self.cpu.usage - self._used, self.cpu.usage
-        self.core_seconds += max(self.cpu.cores * (now - self._since), used)
+        granted = self.cpu.cores * (now - self._since) if self.is_controlled else 0.0
+        self.core_seconds += max(granted, used)
         self._since = now
 
 
 @dataclass(slots=True, eq=False)
 class SharedCores:
-    """`cores` shared by `units`; turns on the agenda of another `version` are stale."""
+    """`cores` shared by `units`, of which `allocatable` may be granted.
+
+    Turns on the agenda of another `version` are stale.
+    """
 
     cores: float
+    allocatable: float
     units: Sequence[Unit]
     version: int = 0
     is_crowded: bool = False
@@ -81,6 +90,16 @@ class SharedCores:
             unit.cpu.pace(cores, now)
             left -= cores
         return running
+
+    def core_seconds(self, now: float) -> float:
+        """Return the core-seconds granted or used until now; quotas that overlap count once."""
+        for unit in self.units:
+            unit.account(now)
+        total = sum(unit.core_seconds for unit in self.units)
+        if sum(unit.cpu.cores for unit in self.units) <= (1 + OVERLAP) * self.allocatable:
+            return total
+        used = sum(unit.cpu.usage for unit in self.units)
+        return max(used, min(total, self.allocatable * now))
 
     def next_turn(self) -> float:
         """Return the time when the next executable spends its quota, or gets one."""

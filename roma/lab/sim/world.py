@@ -50,13 +50,14 @@ class World:
                         overrun=0.0 if is_coarse else OVERRUN,
                         parallelism=profiles[e.spec.models[0]].parallelism,
                         limit=worker.cores,
-                    )
+                    ),
+                    is_controlled=e.controlled,
                 )
                 for e in on_worker(config, worker)
                 if e.spec.device is Device.CPU
             }
-            cores = math.inf if is_coarse else worker.cores
-            machine = SharedCores(cores, tuple(units.values()))
+            cores = (worker.cores, worker.allocatable) if not is_coarse else (math.inf, math.inf)
+            machine = SharedCores(*cores, tuple(units.values()))
             self._units |= units
             self._machines |= dict.fromkeys(units.values(), machine)
 
@@ -108,10 +109,9 @@ class World:
         return Reading(cpu.cores, cpu.usage, cpu.periods, cpu.throttled, burst=self._burst or None)
 
     def core_seconds(self) -> float:
-        """Return the core-seconds granted or used until now, over all executables (`Unit`)."""
-        for unit in self._units.values():
-            unit.account(self._agenda.now)
-        return sum(unit.core_seconds for unit in self._units.values())
+        """Return the core-seconds granted or used until now, over all workers (`SharedCores`)."""
+        machines = dict.fromkeys(self._machines.values())
+        return sum(machine.core_seconds(self._agenda.now) for machine in machines)
 
     def used_seconds(self) -> float:
         """Return the core-seconds really computed until now."""

@@ -19,7 +19,7 @@ PERIOD = 0.1
 
 def run(cores, units, starts):
     """Return the ends by execution; `starts` are (time, unit, work)."""
-    machine = SharedCores(cores, units)
+    machine = SharedCores(cores, cores, units)
     number = itertools.count()
     agenda = [
         (t, next(number), "start", (unit, i, work)) for i, (t, unit, work) in enumerate(starts)

@@ -144,6 +144,24 @@ def test_cores_that_nobody_changes_cost_their_product_with_time():
     assert result.used_seconds == pytest.approx(20, abs=3)
 
 
+def test_an_executable_without_a_quota_costs_what_it_uses():
+    server = {"url": "http://h:8501", "model": "m"}
+    result = Simulation(scenario(worker={"backend": "static", "executables": [server]})).run()
+    assert result.core_seconds == result.used_seconds > 0
+
+
+def test_quotas_that_overlap_cost_no_more_than_the_worker_has():
+    control = {"dry_run": True}  # each keeps the quota that it begins with: all of the worker
+    worker = {"backend": "docker", "reserved": 0.5}
+    file = scenario(cost=0.002, worker=worker, control=control).config
+    plant = file.plant.model_dump(exclude_none=True)
+    models = dict.fromkeys("abc", file.models["m"])
+    plant["models"] = dict.fromkeys(models, plant["models"]["m"])
+    data = file.model_dump(exclude_unset=True) | {"models": models, "plant": plant}
+    result = Simulation(from_config(schema.Config.model_validate(data))).run()
+    assert result.core_seconds == result.allocatable * result.seconds > result.used_seconds
+
+
 def test_what_waits_at_the_end_is_late_once_its_promise_has_passed():
     run_of = scenario(cost=5.0, sla={"response_time": 1.0, "deadline": 100.0}, duration=3.0)
     result = Simulation(replace(run_of, arrivals={"m": [0.5, 1.9, 2.5]})).run()
