@@ -73,6 +73,8 @@ def run(
     count = seeds if seeds is not None else experiment.seeds
     chosen = tuple(range(first_seed, first_seed + count))
     directory = recorded.directory(traces, {}) if traces is not None else None
+    if out is not None:
+        output.make(out)
     with progress(name) as on_progress:
         found = experiment.run(Lab(chosen, traces=directory, on_progress=on_progress))
     if json_output:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import active_children
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -82,13 +83,16 @@ class Lab:
         """Apply a module's function to every job, in processes; return the results in order."""
         found = []
         processes = min(len(jobs), len(os.sched_getaffinity(0)))
+        others = set(active_children())
         with ProcessPoolExecutor(processes, initializer=_begin_process) as pool:
             try:
                 for result in pool.map(function, jobs):
                     found.append(result)
                     self._on_progress(len(found), len(jobs))
-            except BaseException:  # mainly Ctrl-C: pending jobs are cancelled
+            except BaseException:  # mainly Ctrl-C: neither pending nor running jobs go on
                 pool.shutdown(wait=False, cancel_futures=True)
+                for process in set(active_children()) - others:
+                    process.terminate()
                 raise
         return found
 

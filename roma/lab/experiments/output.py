@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from rich.console import Console
@@ -47,14 +48,24 @@ def to_json(name: str, seeds: tuple[int, ...], output: Output) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False)
 
 
+def make(directory: Path) -> None:
+    """Make the directory of `--out`; raise ConfigError if nothing can be written there."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ConfigError(f"--out = {directory}: cannot be written: {error}") from error
+
+
 def save(output: Output, directory: Path, *, vector: bool = True) -> list[Path]:
     """Write every table (CSV, Markdown) and picture (PNG, SVG); return what was written.
 
     Raises ConfigError if the directory cannot be written.
     """
+    make(directory)
     written = []
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         for table in output.tables:
             for suffix, text in ((".csv", _csv(table)), (".md", markdown(table))):
                 path = directory / f"{table.name}{suffix}"

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import time
 from dataclasses import replace
+from multiprocessing import active_children
 from types import SimpleNamespace
 
 import pytest
@@ -322,12 +324,32 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path):
     [
         (["nothing"], "experiment = nothing: must be one of roma-table2"),
         (["pareto", "--traces", "/nowhere"], "traces /nowhere: must be a directory"),
+        (["x", "--out", "/dev/null"], "--out = /dev/null: cannot be written"),
     ],
 )
-def test_bad_options_are_named(arguments, message):
+def test_bad_options_are_named_before_anything_is_run(monkeypatch, arguments, message):
+    monkeypatch.setitem(EXPERIMENTS, "x", Experiment("x", "?", lambda lab: 1 / 0))
     done = CliRunner().invoke(app, ["experiment", "run", *arguments])
     assert isinstance(done.exception, ConfigError)
     assert message in str(done.exception)
+
+
+def leave_a_mark(job):
+    seconds, mark = job
+    time.sleep(seconds)
+    mark.touch()
+
+
+def test_an_interrupt_ends_what_runs(tmp_path):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    marks = [tmp_path / "first", tmp_path / "running"]
+    with pytest.raises(KeyboardInterrupt):
+        Lab((1,), on_progress=interrupt).map(leave_a_mark, list(zip((0, 3), marks, strict=True)))
+    for process in active_children():
+        process.join()
+    assert [mark.exists() for mark in marks] == [True, False]
 
 
 @pytest.mark.long
