@@ -20,6 +20,7 @@ from roma.cli.loading import checked
 from roma.cli.options import ConfigFile
 from roma.cli.progress import OnProgress, progress
 from roma.config import yaml_file
+from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.domain.errors import ConfigError
 from roma.lab.sim.result import SimulationResult
@@ -78,6 +79,10 @@ def run(config: Config, options: SimulateOptions) -> None:
             raise ConfigError(f"--law = {law}: must be one of {', '.join(LAWS)}")
     logs = {law: _decision_log(config, law, options) for law in laws}
     if options.record is not None:
+        if not any(e.controlled for e in executables(config)):
+            raise ConfigError(
+                f"--record = {options.record}: must be absent: no executable has cores to record"
+            )
         _make(options.record)
     found: dict[str, list[SimulationResult]] = {}
     with progress("simulate", counts=False) as on_progress:

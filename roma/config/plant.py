@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from roma.config.profile import Positive, Share
 from roma.config.yaml_file import Fault, FilePath, Section
+from roma.domain.actions import MOST_BATCH
 from roma.workload.arrivals import Process, Profile
 from roma.workload.errors import WorkloadError
 from roma.workload.trace import TraceKind
@@ -71,12 +72,19 @@ class LoadConfig(Section):
 class DevicePlant(Section):
     """Times of a model, or of one of its variants, on a planned GPU."""
 
-    batches: Annotated[dict[Annotated[int, Field(ge=1, le=4096)], Positive], Field(min_length=1)]
-    """Seconds of a batch, by its size."""
+    batches: dict[int, Positive]
+    """Seconds of a batch, by its size: as on a device, 1 is among them and none is above 64."""
     load: Positive
     """Seconds to load the weights."""
     pages: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """Pages of 16 MiB that the weights take."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "DevicePlant":
+        if 1 not in self.batches or not all(1 <= size <= MOST_BATCH for size in self.batches):
+            shown = ", ".join(map(str, self.batches)) or "none"
+            raise Fault("batches", shown, f"sizes from 1 to {MOST_BATCH}, 1 among them")
+        return self
 
 
 class ModelPlant(Section):

@@ -70,6 +70,7 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
     if not loads:
         raise ConfigError("plant.models: no load; at least one model needs `load`")
     _check_listed(config)
+    _check_variants(config, plant)
     is_planned = any(e.spec.is_planned for e in executables(config))
     on_gpu = any(e.spec.device is Device.GPU for e in executables(config))
     return Scenario(
@@ -96,6 +97,14 @@ def _check_listed(config: Config) -> None:
                 f"workers.{i}.backend = {worker.backend.value}: must be process, docker or static: "
                 f"a simulation cannot know the pods of {worker.name}"
             )
+
+
+def _check_variants(config: Config, plant: PlantConfig) -> None:
+    for name, given in plant.models.items():
+        known = config.models[name].variants
+        for variant in given.variants.keys() - known.keys():
+            bound = f"one of {', '.join(known)}" if known else f"absent: {name} has no variants"
+            raise ConfigError(f"plant.models.{name}.variants.{variant}: must be {bound}")
 
 
 def _devices(config: Config, plant: PlantConfig) -> dict[str, ModelCapabilities]:

@@ -186,6 +186,12 @@ def test_an_unknown_law_is_named_before_anything_is_simulated(short):
     assert str(done.exception).startswith("--law = bogus: must be one of captain, ")
 
 
+def test_a_record_of_executables_without_controlled_cores_is_refused(tmp_path):
+    done = simulate(EXAMPLE.with_name("variants.yaml"), "--record", str(tmp_path / "record"))
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception).startswith(f"--record = {tmp_path / 'record'}: must be absent")
+
+
 def test_a_law_whose_defaults_do_not_fit_the_file_is_named(short):
     """Other laws keep 0.1 cores for an idle model."""
     text = short.read_text().replace("cpu: {initial: 0.5, threads: 1}", "cpu: {max: 0.05}")

@@ -25,8 +25,8 @@ plant:
   duration: 30
   pages: 3
   models:
-    a: {device: {pages: 2, load: 0.02, batches: {1: 0.01, 2: 0.012, 4: 0.016, 8: 0.024}}, load: {profile: 180}}
-    b: {device: {pages: 2, load: 0.02, batches: {1: 0.01, 2: 0.012, 4: 0.016, 8: 0.024}}, load: {profile: 120-600, step: 15}}
+    a: {device: &t {pages: 2, load: 0.02, batches: {1: 0.01, 2: 0.012, 4: 0.016, 8: 0.024}}, load: {profile: 180}}
+    b: {device: *t, load: {profile: 120-600, step: 15}}
 """
 
 QOS = """
@@ -118,12 +118,29 @@ def test_noise_moves_the_result_and_the_seed_fixes_it():
     assert first.models != exact.models
 
 
-def test_what_is_missing_is_named():
-    with pytest.raises(ConfigError, match=r"plant\.models\.a\.device: missing"):
-        simulated(
-            CLOCKWORK.replace("    a: {device: ", "    a: {variants: {a: ").replace(
-                "}}, load: {profile: 180}", "}}}, load: {profile: 180}"
-            )
-        )
-    with pytest.raises(ConfigError, match=r"plant\.models\.m\.variants\.tiny: missing"):
-        simulated(QOS.replace("        tiny: {load", "        other: {load"))
+@pytest.mark.parametrize(
+    ("text", "old", "new", "fault"),
+    [
+        (
+            CLOCKWORK,
+            "    b: {",
+            "    b: {variants: {x: *t}, ",
+            "b.variants.x: must be absent: b has",
+        ),
+        (CLOCKWORK, "device: *t, ", "", "b.device: missing; a planned GPU runs it"),
+        (QOS, "        tiny: {load", "        x: {load", "m.variants.x: must be one of full, tiny"),
+        (QOS, "        tiny: {load", "        #", "m.variants.tiny: missing; a planned GPU runs"),
+        (
+            QOS,
+            "{1: 0.069, ",
+            "{",
+            "m.variants.full.batches = 2, 4, 8, 16, 32: must be sizes from 1",
+        ),
+        (QOS, "32: 0.944", "65: 1", "m.variants.full.batches = 1, 2, 4, 8, 16, 65: must be sizes"),
+    ],
+)
+def test_faults_of_a_plant_are_named(text, old, new, fault):
+    assert old in text
+    with pytest.raises(ConfigError) as caught:
+        simulated(text.replace(old, new))
+    assert f"plant.models.{fault}" in str(caught.value)
