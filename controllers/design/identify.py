@@ -93,7 +93,7 @@ class Fit:
 def read(path: Path) -> IdentificationRun:
     """Read a CSV with the columns of `COLUMNS`; raise `ConfigError` naming line and column."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error

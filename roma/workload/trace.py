@@ -42,11 +42,11 @@ def read_trace(
     """Return the send times recorded in a file.
 
     Without `column` a line is one value; blank lines and lines that start with `#` are skipped.
-    With it the file is CSV whose first row names its columns. `seed` spreads counts at random
-    within their second (see `from_counts`); timestamps ignore it.
+    With it the file is CSV whose first row names its columns. A byte order mark is skipped. `seed`
+    spreads counts at random within their second (see `from_counts`); timestamps ignore it.
 
     Raises WorkloadError for a file that cannot be read or holds no value, for an unknown column,
-    and for a bad value, naming its line.
+    for a bad value, naming its line, and for more than `MOST_SECONDS`.
     """
     if kind is TraceKind.COUNTS:
         times = from_counts(_read(path, column, _counts), seed=seed)
@@ -54,6 +54,8 @@ def read_trace(
         times = from_timestamps(_read(path, column, _timestamps))
     if not times:
         raise WorkloadError(f"trace {path}: asks for 0 requests; must be at least 1")
+    if times[-1] > MOST_SECONDS:
+        raise WorkloadError(f"trace {path}: lasts {times[-1]:g} s; must be at most {MOST_SECONDS}")
     return times
 
 
@@ -66,10 +68,7 @@ def read_counts(path: Path, kind: TraceKind, *, column: str | None = None) -> li
         counts = _read(path, column, _counts)
     else:
         seconds = Counter(int(time) for time in read_trace(path, kind, column=column))
-        last = max(seconds)
-        if last > MOST_SECONDS:
-            raise WorkloadError(f"trace {path}: lasts {last} s; must be at most {MOST_SECONDS}")
-        counts = [seconds[second] for second in range(last + 1)]
+        counts = [seconds[second] for second in range(max(seconds) + 1)]
     if not any(counts):
         raise WorkloadError(f"trace {path}: asks for 0 requests; must be at least 1")
     return counts
@@ -83,7 +82,7 @@ def _read(
     try:
         if path.is_char_device():
             raise WorkloadError(f"trace {path}: must be a regular file")
-        with path.open(encoding="utf-8", newline="") as lines:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
             cells = _plain(lines) if column is None else _column(lines, path, column)
             return list(values(cells, path))
     except (OSError, UnicodeDecodeError, csv.Error) as error:

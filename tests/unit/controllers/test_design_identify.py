@@ -97,6 +97,12 @@ def rows(count=30):
     return [f"{i},{3 + i % 3},{0.3 + 0.01 * (i % 7)},35" for i in range(count)]
 
 
+def test_a_byte_order_mark_belongs_to_no_column(tmp_path):
+    file = tmp_path / "excel.csv"
+    file.write_text("\n".join([",".join(identify.COLUMNS), *rows()]), encoding="utf-8-sig")
+    assert identify.read(file).time[0] == 0
+
+
 def test_a_file_is_read_whatever_the_order_of_its_columns(tmp_path):
     path = tmp_path / "run.csv"
     lines = [f"35,{0.1 * (i % 4) if i else ''},x,{i / 2},{i % 3}" for i in range(30)]

@@ -23,6 +23,13 @@ def test_a_csv_column_is_named(trace: Path) -> None:
     assert len(read_trace(trace, TraceKind.COUNTS, column="rps", seed=1)) == 4
 
 
+def test_a_byte_order_mark_belongs_to_no_value(trace: Path) -> None:
+    trace.write_text("time\n1\n3\n", encoding="utf-8-sig")
+    assert read_trace(trace, TraceKind.TIMESTAMPS, column="time") == [0.0, 2.0]
+    trace.write_text("2\n", encoding="utf-8-sig")
+    assert read_trace(trace, TraceKind.COUNTS) == [0.0, 0.5]
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "column", "message"),
     [
@@ -30,6 +37,8 @@ def test_a_csv_column_is_named(trace: Path) -> None:
         ("1\n2.5\n", TraceKind.COUNTS, None, "line 2: count '2.5' is not an integer"),
         ("1\nsoon\n", TraceKind.TIMESTAMPS, None, "line 2: timestamp 'soon' is not a number"),
         ("1\nnan\n", TraceKind.TIMESTAMPS, None, "timestamp nan: must be finite"),
+        ("0\n1e300\n", TraceKind.TIMESTAMPS, None, "lasts 1e.300 s; must be at most 10000000"),
+        ("-1e308\n1e308\n", TraceKind.TIMESTAMPS, None, "lasts inf s; must be at most"),
         ("", TraceKind.COUNTS, None, "asks for 0 requests; must be at least 1"),
         ("0\n0\n", TraceKind.COUNTS, None, "asks for 0 requests"),
         ("a,b\n1,2\n", TraceKind.COUNTS, "c", "no column 'c'; it has a, b"),
