@@ -212,9 +212,9 @@ def main(point: OperatingPoint, scenario: LoopScenario) -> LoopResponse:
         ("rate", point.throughput + scenario.rate),
         ("gpus", 1 + scenario.gpus),
     ):
-        if not value > 0:
+        if not 0 < value < np.inf:
             step = getattr(scenario, name)
-            raise ConfigError(f"{name} = {step:g}: the step must leave something")
+            raise ConfigError(f"{name} = {step:g}: the step must be finite and leave something")
     loop, begin = closed(point, scenario)
     time = np.arange(0.0, scenario.seconds, point.period)
     step = (time >= scenario.at).astype(float)

@@ -35,6 +35,10 @@ METHODS = {Sampling.BACKWARD: "backward_diff", Sampling.MEAN: "tustin", Sampling
 """python-control's names."""
 
 
+LARGEST = 1e6
+"""Largest value of an operating point; from about 1e14 on a sampled plant loses its zero."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
     """The point at which the queue is linearised. The defaults are the paper's Skylines (Table 1).
@@ -53,8 +57,9 @@ class OperatingPoint:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not 0 < value < float("inf"):
-                raise ConfigError(f"{field.name} = {value}: must be finite and > 0")
+            if not 1 / LARGEST <= value <= LARGEST:
+                bound = f"must be from {1 / LARGEST:g} to {LARGEST:g}"
+                raise ConfigError(f"{field.name} = {value}: {bound}")
 
     @property
     def cores(self) -> float:

@@ -22,6 +22,9 @@ from roma.domain.errors import ConfigError
 LEAST_Q = 0.7
 """Below it one or two periods of dead time make the loop unstable, whatever b."""
 
+MOST_DEAD_TIME = 20
+"""Each period is one more pole to find; no real loop has as many."""
+
 SINGULAR = 0.05
 """K grows as 1/(q - b)²: closer than this the gain is an artefact of the formula."""
 
@@ -118,8 +121,9 @@ def _guard(plant: Plant, goal: TuningGoal) -> list[str]:
         raise ConfigError(f"b = {b:g}: must be < 1, a zero outside would turn the sign of K")
     if not 0 < q < 1:
         raise ConfigError(f"q = {q:g}: must be in (0, 1)")
-    if goal.dead_time < 0:
-        raise ConfigError(f"dead_time = {goal.dead_time}: must be >= 0 periods")
+    if not 0 <= goal.dead_time <= MOST_DEAD_TIME:
+        bound = f"must be from 0 to {MOST_DEAD_TIME} periods"
+        raise ConfigError(f"dead_time = {goal.dead_time}: {bound}")
     if abs(q - b) < SINGULAR:
         raise ConfigError(
             f"q = {q:g}: must differ from b = {b:g} by {SINGULAR}: K has a pole there"

@@ -114,10 +114,17 @@ def test_pictures_of_single_commands(design, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("plant --throughput -1", "throughput = -1.0: must be finite and > 0"),
+        ("plant --throughput -1", "throughput = -1.0: must be from 1e-06 to 1e+06"),
+        ("plant --throughput 1e300", "throughput = 1e+300: must be from 1e-06 to 1e+06"),
+        ("plant --per-core 1e-300", "per_core = 1e-300: must be from 1e-06 to 1e+06"),
+        ("tune --dead-time 1000", "dead_time = 1000: must be from 0 to 20 periods"),
+        (
+            "closed-loop --set-point inf",
+            "set_point = inf: the step must be finite and leave something",
+        ),
         ("tune --q 0.5", "q = 0.5: must be >= 0.7 (--allow-fast to try a faster loop)"),
         ("tune --k -1", "--k and --b: both must be given, or none"),
-        ("tune --k -1 --b 0.5 --per-core 0", "per_core = 0.0: must be finite and > 0"),
+        ("tune --k -1 --b 0.5 --per-core 0", "per_core = 0.0: must be from 1e-06 to 1e+06"),
         ("tune --error rtt", "--error = rtt: must be one of rt, inverse, log"),
         ("tune --sampling euler", "--sampling = euler: must be one of backward, mean, zoh"),
         ("robustness --K 1", "--K and --a: both must be given, or none"),

@@ -55,7 +55,7 @@ def test_the_tuned_gains_are_those_of_the_document():
         (Plant(-0.23, 0.84), TuningGoal(q=0.85), "q = 0.85: must differ from b = 0.84"),
         (Plant(-0.23, 0.925), TuningGoal(q=0.85), "must differ from 2b - 1"),
         (MEAN, TuningGoal(q=0.7), r"unstable with dead_time = 2 \(pole at 1.015\)"),
-        (MEAN, TuningGoal(dead_time=-1), "dead_time = -1: must be >= 0"),
+        (MEAN, TuningGoal(dead_time=-1), "dead_time = -1: must be from 0"),
         (MEAN, TuningGoal(set_point=0.0), "set_point = 0.0: must be finite and > 0"),
         (Plant(-1e-5, -0.24), TuningGoal(), r"control.gains.K = .*less than or equal to 100"),
         (
