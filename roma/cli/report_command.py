@@ -39,7 +39,7 @@ def write(directory: Path, out: Path, title: str | None, pictures: Path | None) 
         out.write_text(report.html, encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"roma report: {error.filename}: cannot be written: {error.strerror}"
+            f"roma report: {error.filename or out}: cannot be written: {error.strerror}"
         ) from error
     for sentence in (*report.said, *report.notes):
         print(sentence)

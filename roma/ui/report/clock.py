@@ -24,7 +24,8 @@ class Clock:
         if self._virtual:
             minutes, seconds = divmod(round(at), 60)
             return f"{minutes}:{seconds:02}"
-        return self._utc(at).strftime("%H:%M:%S" if self._days == 1 else "%m-%d %H:%M:%S")
+        form = "%Y-%m-%d %H:%M" if self._days > 366 else "%m-%d %H:%M:%S"
+        return self._utc(at).strftime("%H:%M:%S" if self._days == 1 else form)
 
     def between(self, span: Span) -> str:
         """Return a time span as text."""
@@ -42,7 +43,9 @@ class Clock:
     def marks(self) -> list[float]:
         """Return the positions of the marks on a time axis."""
         seconds = self._whole.seconds
-        step = next((s for s in STEPS if seconds / s <= MARKS), STEPS[-1])
+        # A clock that was set makes a run of years: its marks must not become thousands.
+        days = STEPS[-1] * np.ceil(seconds / MARKS / STEPS[-1])
+        step = next((s for s in STEPS if seconds / s <= MARKS), days)
         first = np.ceil(self._whole.start / step) * step
         return [float(t) for t in np.arange(first, self._whole.end + 0.001, step)]
 

@@ -18,6 +18,9 @@ from supervisor.decision_text import explain
 SHOWN = 10
 """Most episodes described in full."""
 
+DAY = 86400.0
+"""Seconds from which a gap may be a clock that was set."""
+
 NAMED = 5
 """Most models or executables named in one line."""
 
@@ -293,9 +296,10 @@ def gap_notes(run: RecordedRun, clock: Clock) -> list[str]:
     said = []
     for (gap, who), names in sorted(found.items(), key=lambda item: item[0][0].start):
         what = "requests" if who == "dispatcher" else "decisions"
+        jump = ", or its clock was set" if gap.seconds > DAY else ""
         said.append(
             f"{clock.between(gap)} ({duration(gap.seconds)}): no {what} of {_names(names)}: "
-            f"the {who} was away or could not write."
+            f"the {who} was away or could not write{jump}."
         )
     return said
 
@@ -315,8 +319,8 @@ def _method(c: Content) -> Iterable[Html]:
             "waits or runs when the record ends is counted as arrived only.",
             "Response time: queue plus execution, as the statistic that control uses (mean, p95 or "
             "p99), over the dispatcher's window at each second; or the age of the oldest request "
-            "inside, if that is more. “Worst” is its highest value, “over SLA” the seconds in which "
-            "it was above.",
+            "inside, if that is more. “Worst” is its highest value, “over SLA” the seconds in "
+            "which it was above.",
             "A promise is kept if no more requests were late, refused, failed, or given up by "
             "their client when they were too late, than its budget; a mean if the mean of all "
             f"requests is within the SLA, where a refused or failed one counts as {REFUSED:g} "

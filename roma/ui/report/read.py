@@ -30,12 +30,15 @@ EPOCH = 1e8
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
+RecordTime = Annotated[float, Field(ge=0, le=2.5e11, allow_inf_nan=False)]
+"""A time that a calendar has: before the year 9892."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look(Moment):
     """A line of models.jsonl: one model's last second and its promise."""
 
-    at: Finite
+    at: RecordTime
     sla: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     set_point: Finite
     statistic: Statistic
@@ -47,7 +50,7 @@ class Look(Moment):
 class Told(Decision):
     """A line of decisions-WORKER.jsonl: a decision with its time, worker and control law."""
 
-    at: Finite
+    at: RecordTime
     worker: str
     law: str = ""
 

@@ -8,9 +8,10 @@ from controllers.measurement import Demand, Measurement
 from roma.domain.model import ModelSpec, Sla, Statistic
 from roma.telemetry.decision_log import DecisionLog
 from roma.ui.dashboard.moments import Moment, record
-from roma.ui.report.clock import Clock, duration, milliseconds
+from roma.ui.report.clock import MARKS, Clock, duration, milliseconds
 from roma.ui.report.columns import Span
 from roma.ui.report.episodes import episodes, main_limit, words
+from roma.ui.report.page import gap_notes
 from roma.ui.report.read import read
 from roma.ui.report.summary import summaries
 from roma.ui.report.verdict import share, verdict
@@ -232,6 +233,18 @@ def test_a_promise_is_named_by_its_budget_not_by_the_statistic_of_control(
 ):
     (found,) = summaries(run([second(1, statistic=statistic, budget=budget)]))
     assert found.promise == promise
+
+
+def test_a_clock_that_was_set_is_a_gap_and_has_few_marks(run):
+    jump = 1.8e9  # 57 years
+    found = run([second(t) for t in (1, 2, jump + 3, jump + 4)])
+    clock = Clock(found.whole, virtual=False)
+    assert 2 <= len(clock.marks()) <= MARKS + 1
+    (note,) = gap_notes(found, clock)
+    assert note.startswith(
+        "2026-09-21 14:13 to 2083-10-05 22:13 (500000 h 0 min): no requests of m"
+    )
+    assert note.endswith("or its clock was set.")
 
 
 def test_without_decisions_nothing_is_guessed_about_cores(run):

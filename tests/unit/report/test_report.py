@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from roma.cli.app import app
-from roma.domain.errors import StoryError
+from roma.domain.errors import ConfigError, StoryError
 from roma.lab.sim.scenario import SupervisorFault
 from roma.lab.sim.simulation import Simulation
 from roma.telemetry.decision_log import DecisionLog
@@ -231,9 +231,10 @@ def test_what_is_no_story_is_one_line_with_file_and_line(run, tmp_path, changes,
     assert "\n" not in str(caught.value)
 
 
-def test_a_number_that_is_none_names_its_field(run, tmp_path):
+@pytest.mark.parametrize("at", [None, -1.0, 1e300])
+def test_a_time_that_is_none_names_its_field(run, tmp_path, at):
     lines = (run[1] / "models.jsonl").read_bytes().splitlines()
-    lines[4] = orjson.dumps({**orjson.loads(lines[4]), "at": None})
+    lines[4] = orjson.dumps({**orjson.loads(lines[4]), "at": at})
     with pytest.raises(StoryError, match=r"models.jsonl:5: .*: at: "):
         read(copied(run, tmp_path, models=b"\n".join(lines)))
 
@@ -300,6 +301,12 @@ def test_the_run_is_not_touched(run):
     before = {f.name: f.stat().st_mtime_ns for f in run[1].iterdir()}
     build(run[1])
     assert {f.name: f.stat().st_mtime_ns for f in run[1].iterdir()} == before
+
+
+def test_a_page_that_cannot_be_written_is_named(run):
+    done = CliRunner().invoke(app, ["report", str(run[1]), "--out", "/dev/full"])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception).startswith("roma report: /dev/full: cannot be written: No space")
 
 
 def test_a_simulation_without_faults_has_no_gap(tmp_path):
