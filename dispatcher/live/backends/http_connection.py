@@ -15,7 +15,7 @@ from dispatcher.live.backends import tcp
 from dispatcher.live.http.body import Body
 from dispatcher.live.http.header_cache import HeaderCache, MissStreak
 from dispatcher.live.http.messages import Response, ResponseTemplate
-from dispatcher.live.http.reading import PIECE, WORK, Reading
+from dispatcher.live.http.pacing import PIECE, WORK, PacedInput
 from roma.domain.errors import BackendError, BackendLost, BackendTimeout, BackendTooLarge
 
 MOST_HEAD: Final = 256 * 2**10
@@ -104,7 +104,7 @@ class BackendConnection:
         self._is_odd = False
         """True if more arrived than was requested."""
         self._body = Body()
-        self._reading = Reading()
+        self._reading = PacedInput()
         self._parser = httptools.HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
         self._head = self._message = b""

@@ -23,7 +23,7 @@ from dispatcher.live.http.cursor import Cursor
 from dispatcher.live.http.handler import ClientConnection, Pending
 from dispatcher.live.http.head_pattern import KnownHeads
 from dispatcher.live.http.messages import Response
-from dispatcher.live.http.reading import PIECE, REQUEST, WORK, Reading
+from dispatcher.live.http.pacing import PIECE, REQUEST, WORK, PacedInput
 from dispatcher.live.http.request import NAMES, ODD, OPTION_HEADERS, WANTED, HttpRequest, decoded
 from dispatcher.live.http.responses import LARGE
 
@@ -91,7 +91,7 @@ class Connection(ClientConnection):
         """True if the last read contained part of a body, or the end of headers."""
         self._quiet = 0  # bytes of whole reads that the parser has buffered
         self._is_odd = False  # True if the head that is being read has a header in ODD
-        self._reading = Reading()
+        self._reading = PacedInput()
         self._is_processing = False
         """True while `_process_queue` runs: what it begins may be answered before it returns."""
 

@@ -1,4 +1,4 @@
-"""What a connection reads and when: not while requests wait, and a bounded part in each turn.
+"""Pace of a connection's input: none while requests wait, and a bounded part in each turn.
 
 A read has up to 256 kB, and one that was full is followed by the next at once. As chunks of one
 byte, or as requests in a row, that takes seconds during which no other connection is served.
@@ -18,7 +18,7 @@ REQUEST: Final = 32
 """The work of a whole request."""
 
 
-class Reading:
+class PacedInput:
     """The reading side of a transport. `work` is set to 0 at the beginning of a read."""
 
     __slots__ = ("is_paused", "rest", "work")
