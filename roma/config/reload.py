@@ -1,8 +1,8 @@
 """Reloading of roma.yaml at run time.
 
-The launcher watches the file and sends SIGHUP to the programs that it started; programs started in
-another way can be sent SIGHUP by hand. A file that is invalid, or that needs a restart, is logged
-as an error and changes nothing.
+The launcher watches the file, reads it at once on SIGHUP, and sends SIGHUP to the programs that it
+started; programs started in another way can be sent SIGHUP by hand. A file that is gone, invalid,
+or that needs a restart, is logged as an error and changes nothing.
 """
 
 import asyncio
@@ -25,13 +25,16 @@ class ConfigWatch:
     def __init__(self, file: Path, config: Config) -> None:
         self._file = file
         self._config = self._started = config
-        # The file may have changed since it was read: pulling an image takes time.
-        self._seen: Stamp | None = None
+        # Of no file: it may have changed since it was read, since pulling an image takes time.
+        self._seen: Stamp | None = (0, 0, 0)
 
-    def look(self) -> Config | None:
-        """Return the new configuration if the file has changed and needs no restart."""
+    def look(self, *, again: bool = False) -> Config | None:
+        """Return the new configuration if the file has changed and needs no restart.
+
+        `again` reads it even if it looks the same; its faults are then logged again.
+        """
         seen = stamp(self._file)
-        if seen in (self._seen, None):
+        if seen == self._seen and not again:
             return None
         self._seen = seen
         new = _changed(self._file, self._config, self._started, self._started)

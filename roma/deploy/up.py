@@ -263,13 +263,14 @@ async def deployed(
 async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
     """Run a deployment until SIGTERM or SIGINT, or until one of its programs gives up.
 
-    When the file changes, its models come and go without a restart.
+    When the file changes, its models come and go without a restart; SIGHUP has it read at once.
     """
-    stop = asyncio.Event()
+    stop, told = asyncio.Event(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     # In a task of its own, so that slow starts (an image pull, for example) can be cancelled too.
-    serving = asyncio.create_task(_serve(config, file, insecure))
+    serving = asyncio.create_task(_serve(config, file, told, insecure=insecure))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -280,7 +281,7 @@ async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
         await serving
 
 
-async def _serve(config: Config, file: Path, insecure: bool) -> None:
+async def _serve(config: Config, file: Path, told: asyncio.Event, *, insecure: bool) -> None:
     """Run a deployment until cancelled; raise LaunchError if one of its programs gives up."""
     async with deployed(config, insecure=insecure) as deployment:
         g = config.gateway
@@ -288,7 +289,7 @@ async def _serve(config: Config, file: Path, insecure: bool) -> None:
         log.info("live page: %s/", g.admin_url)
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(deployment.failed()),
-            asyncio.create_task(_follow(deployment, file)),
+            asyncio.create_task(_follow(deployment, file, told)),
         ]
         telling = asyncio.create_task(_announce(deployment))
         try:
@@ -313,14 +314,18 @@ async def _announce(deployment: Deployment) -> None:
             await asyncio.gather(saying, return_exceptions=True)
 
 
-async def _follow(deployment: Deployment, file: Path) -> None:
-    """Apply the file's models when it changes; log a failure once, and retry."""
+async def _follow(deployment: Deployment, file: Path, told: asyncio.Event) -> None:
+    """Apply the file's models when it changes or once `told`; log a failure once, and retry."""
     watch = ConfigWatch(file, deployment.config)
     pending: Config | None = None
     said = ""
     while True:
-        await asyncio.sleep(LOOK)
-        pending = watch.look() or pending
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(told.wait(), LOOK)
+        if again := told.is_set():
+            log.info("SIGHUP: reading %s", file)
+        told.clear()
+        pending = watch.look(again=again) or pending
         if pending is None:
             continue
         try:

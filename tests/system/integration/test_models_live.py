@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -199,4 +200,9 @@ async def test_what_takes_a_restart_is_said_and_changes_nothing(file):
         await up.until(lambda: up.children(" supervisor ") not in ([], [pid]))
         await up.until(lambda: up.state.get("ticks", 0) >= 1)
         assert up.state["capacity"] == pytest.approx(1.4)
+        file.unlink()
+        await up.until(lambda: "nothing is changed: " + str(file) in up.tail())
+        file.write_text(right)
+        up.process.send_signal(signal.SIGHUP)
+        await up.until(lambda: f"SIGHUP: reading {file}" in up.tail())
         assert up.get(up.url, "/readyz")[0] == 200

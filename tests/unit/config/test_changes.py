@@ -1,9 +1,12 @@
 """Which changes of a roma.yaml a running deployment takes over, and which it refuses."""
 
+import os
+
 import pytest
 
 from roma.config import schema
 from roma.config.diff import compare
+from roma.config.reload import ConfigWatch
 from roma.domain.errors import ConfigError
 
 FILE = """
@@ -159,3 +162,21 @@ def test_workers_that_are_given_are_replicas_that_come_and_go():
     # Until the new replica is loaded nothing would serve the model.
     with pytest.raises(ConfigError, match=r"^models\.a would move from a@v at .* to a@w at"):
         compare(on["v"], on["w"])
+
+
+def test_a_watch_reads_again_when_told_and_says_once_that_the_file_is_gone(tmp_path, caplog):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE)
+    watch = ConfigWatch(file, schema.load(file))
+    assert watch.look() is None
+    seen = file.stat()
+    file.write_text(FILE.replace("b:", "c:"))
+    os.utime(file, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # as a clock without nanoseconds would
+    assert watch.look() is None
+    new = watch.look(again=True)
+    assert new is not None
+    assert list(new.models) == ["a", "c"]
+    file.unlink()
+    assert [watch.look(), watch.look()] == [None, None]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"{file}: nothing is changed: {file}: cannot be read: ")
