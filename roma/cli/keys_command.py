@@ -4,11 +4,8 @@ Comments in it stay. A token is printed once, to standard output alone; the file
 hash. A gateway that runs reads the file within a second.
 """
 
-import contextlib
 import io
 import json
-import os
-import secrets
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +18,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from roma.cli.console import wide_console
+from roma.config import file_edit
 from roma.domain.errors import ConfigError
 from roma.domain.model import Priority
 from roma.security import api_keys, tokens
@@ -73,7 +71,8 @@ def add(
     def edit(entries: MutableMapping[str, Any]) -> None:
         entries[id_] = {key: value for key, value in entry.items() if value is not None}
 
-    _edited(file, edit, added=id_)
+    with file_edit.alone(file):
+        _edited(file, edit, added=id_)
     if token is not None:
         print(token)
 
@@ -121,17 +120,20 @@ def revoke(
     key: Annotated[str, typer.Argument(help="Its id, or a name: all of that name.")],
 ) -> None:
     """Let a key call no longer."""
-    loaded = api_keys.load(file).keys
-    gone = [id_ for id_, entry in loaded.items() if key in (id_, entry.name)]
-    if not gone:
-        known = ", ".join(f"{id_} ({entry.name or id_})" for id_, entry in loaded.items())
-        raise ConfigError(f"{file}: key = {key}: must be one of {known or 'none: there is no key'}")
+    gone: list[str] = []
 
     def edit(entries: MutableMapping[str, Any]) -> None:
         for id_ in gone:
             del entries[id_]
 
-    _edited(file, edit)
+    with file_edit.alone(file):
+        loaded = api_keys.load(file).keys
+        gone += [id_ for id_, entry in loaded.items() if key in (id_, entry.name)]
+        if not gone:
+            known = ", ".join(f"{id_} ({entry.name or id_})" for id_, entry in loaded.items())
+            bound = f"must be one of {known or 'none: there is no key'}"
+            raise ConfigError(f"{file}: key = {key}: {bound}")
+        _edited(file, edit)
     print(f"revoked {', '.join(gone)}")
 
 
@@ -144,32 +146,15 @@ def token(
 ) -> None:
     """Write a new secret for `tokens` of roma.yaml, readable by its owner alone."""
     text = tokens.new() + "\n"
-    if file.exists():
-        if not replace:
-            raise ConfigError(f"{file}: is there already: --replace keeps the old one beside it")
-        tokens.read(file)
-        text += file.read_text(encoding="ascii").split()[0] + "\n"
-    write_secret(file, text)
+    with file_edit.alone(file):
+        if file.exists():
+            if not replace:
+                bound = "--replace keeps the old one beside it"
+                raise ConfigError(f"{file}: is there already: {bound}")
+            tokens.read(file)
+            text += file.read_text(encoding="ascii").split()[0] + "\n"
+        file_edit.write(file, text)
     print(f"wrote {file}")
-
-
-def write_secret(file: Path, text: str) -> None:
-    """Write a file whole or not at all: 0600, or with the mode that it has."""
-    scratch = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
-    try:
-        mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
-        # Never readable by more, not even for a moment.
-        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            os.fchmod(descriptor, mode)
-            out.write(text)
-            out.flush()
-            os.fsync(descriptor)
-        scratch.replace(file)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            scratch.unlink(missing_ok=True)
-        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from error
 
 
 def _edited(
@@ -198,4 +183,4 @@ def _edited(
     if over is not None and over <= now:
         bound = f"must be after now ({now.isoformat(timespec='seconds')})"
         raise ConfigError(f"{file}: keys.{added}.expires = {over.isoformat()}: {bound}")
-    write_secret(file, text.getvalue())
+    file_edit.write(file, text.getvalue())

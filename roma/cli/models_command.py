@@ -152,8 +152,8 @@ def _given(values: MutableMapping[str, Any]) -> dict[str, Any]:
 
 
 def _beside(file: Path, path: Path) -> str:
-    """Return a path as roma.yaml means it: relative to its own directory."""
-    return os.path.relpath(path.absolute(), file.absolute().parent)
+    """Return a path as roma.yaml means it: relative to its own directory, not to a link's."""
+    return os.path.relpath(path.absolute(), file.resolve().parent)
 
 
 def _edited(file: Path, change: Callable[[Document], None]) -> Config:

@@ -2,7 +2,6 @@
 
 import io
 import os
-import shutil
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 
-from roma.config import schema
+from roma.config import file_edit, schema
 from roma.config.diff import compare
 from roma.config.schema import Config
 from roma.deploy.model_paths import unservable
@@ -27,6 +26,11 @@ def edit(file: Path, change: Callable[[Document], None]) -> Config:
     Where a default would move one, its present slot and workers are written down. Raises
     `ConfigError` for a result that is wrong or that a running deployment could not follow.
     """
+    with file_edit.alone(file):
+        return _edited(file, change)
+
+
+def _edited(file: Path, change: Callable[[Document], None]) -> Config:
     old = schema.load(file)
     try:
         document = _yaml().load(file.read_text())
@@ -36,7 +40,8 @@ def edit(file: Path, change: Callable[[Document], None]) -> Config:
     _refuse_shared(file, document["models"])
     change(document)
     unchanged = [m for m, entry in document["models"].items() if before.get(m) == entry]
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
+    # Relative paths count from where a link leads.
+    scratch = file.resolve().with_name(f".{file.name}.{os.getpid()}")
     try:
         _pin(document, old, file, unchanged)
         scratch.write_text(_text(document))
@@ -45,8 +50,7 @@ def edit(file: Path, change: Callable[[Document], None]) -> Config:
         for model, fault in unservable(new).items():
             if model not in old.models:
                 raise ConfigError(f"{file}: {fault}")
-        shutil.copymode(file, scratch)
-        scratch.replace(file)
+        file_edit.write(file, _text(document))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written: {error}") from error
     except ConfigError as error:

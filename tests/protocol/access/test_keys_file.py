@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from dispatcher.live.auth.access import opened
 from roma.cli.config_command import check
+from roma.config import file_edit
 from roma.config.gateway import GatewayConfig
 from roma.domain.errors import ConfigError
 from roma.domain.model import Priority
@@ -185,6 +188,38 @@ def test_what_people_wrote_stays(tmp_path):
     assert file.stat().st_mode & 0o777 == 0o640
     assert roma("revoke", file, "other").returncode == 0
     assert list(api_keys.load(file).keys) == ["abcdefgh"]
+
+
+def test_a_link_stays_and_keys_added_at_once_are_all_there(tmp_path):
+    file, link = tmp_path / "there" / "keys.yaml", tmp_path / "keys.yaml"
+    file.parent.mkdir()
+    link.symlink_to(file)
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda i: roma("add", link, f"n{i}", "--model", "m"), range(4)))
+    assert [d.returncode for d in done] == [0] * 4
+    hashes = {key.hash for key in api_keys.load(file).keys.values()}
+    assert hashes == {api_keys.hashed(d.stdout.strip()) for d in done}
+    assert roma("revoke", link, "n0").returncode == 0
+    assert len(api_keys.load(file).keys) == 3
+    assert link.is_symlink()
+    assert [p.name for p in file.parent.iterdir()] == ["keys.yaml"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_an_edited_file_keeps_its_owner_and_group(tmp_path):
+    file = tmp_path / "keys.yaml"
+    file.write_text("keys: {}\n")
+    os.chown(file, 4321, 4322)
+    file_edit.write(file, "keys:\n")
+    assert (file.stat().st_uid, file.stat().st_gid) == (4321, 4322)
+
+
+def test_a_link_to_itself_is_one_line(tmp_path):
+    link = tmp_path / "keys.yaml"
+    link.symlink_to(link)
+    assert roma("add", link, "n", "--model", "m").stderr == (
+        f"{link}: cannot be written: its links form a circle\n"
+    )
 
 
 def test_what_would_be_wrong_is_not_written(tmp_path):

@@ -1,11 +1,15 @@
 """`roma models add | remove | scale` on files; with a running deployment: tests/system/integration/test_models_live.py."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from typer.testing import CliRunner
 
 from roma.cli.app import app
 from roma.config import schema
 from roma.config.diff import compare
+from roma.deploy import config_edit
 from roma.deploy.replicas import scaler
 from roma.domain.errors import ConfigError
 from roma.domain.replicas import StartReplica, StopReplica
@@ -53,6 +57,36 @@ def test_a_model_is_written_with_what_was_said_and_comments_stay(file, tmp_path)
     assert "path: models/d" in text  # relative to the file, as its neighbours
     assert (added.sla.response_time, added.sla.statistic, added.cpu.max) == (0.2, "p95", 1.5)
     assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_stays_and_what_it_leads_to_is_edited(file, tmp_path):
+    link = tmp_path / "elsewhere" / "roma.yaml"
+    link.parent.mkdir()
+    link.symlink_to(file)
+    models("remove", link, "c")
+    assert list(schema.load(file).models) == ["a", "b"]
+    (tmp_path / "models" / "d" / "1").mkdir(parents=True)
+    models("add", link, "d", "--path", str(tmp_path / "models/d"), "--response-time", "0.5")
+    assert "path: models/d" in file.read_text()
+    assert link.is_symlink()
+    assert [p.name for p in link.parent.iterdir()] == ["roma.yaml"]
+
+
+def test_edits_wait_for_each_other(file):
+    def edit(name):
+        with config_edit.file_edit.alone(file):
+            order.append(f"{name} begins")
+            started.set()
+            waited.wait(0.1)
+            order.append(f"{name} ends")
+
+    order, started, waited = [], threading.Event(), threading.Event()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(edit, "first")
+        started.wait(10)
+        pool.submit(config_edit.edit, file, lambda _: order.append("second")).result(10)
+        first.result(10)
+    assert order == ["first begins", "first ends", "second"]
 
 
 @pytest.mark.parametrize(("made", "said"), [("", "No such file"), ("latest", "holds no version")])
