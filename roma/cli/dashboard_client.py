@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from roma.cli.port_forward import ClusterService, forwarded
 from roma.config import schema
@@ -27,8 +28,11 @@ ADMIN_PORT = 8500
 LIMIT = 5.0
 """Seconds that a dispatcher may take to answer."""
 
-_KEYS = {"dashboard": "models", "decisions": "decisions"}
-"""A key of each answer, by which it is told from the JSON of another program."""
+_KEYS = {
+    "dashboard": {"name", "at", "workers", "models"},
+    "decisions": {"decisions", "refusals", "silent"},  # a supervisor has decisions, too
+}
+"""The keys of each answer, by which it is told from the JSON of another program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ def target(
     namespace: str | None = None,
 ) -> AdminTarget:
     """Return what the command line means; a roma.yaml says what its other options do not."""
+    if url is not None and not _is_url(url):
+        raise ConfigError(f"--url = {url}: must be http://host:port or https://host:port")
     config = None if file is None else schema.load(file)
     service = None
     if kube_context is not None:
@@ -79,6 +85,14 @@ def target(
     if config is not None and ca is None and url.startswith("https:"):
         tls = peers.to_dispatchers(config)
     return AdminTarget(url, None if token is None else token.value, tls, service)
+
+
+def _is_url(text: str) -> bool:
+    try:
+        url = URL(text)
+        return url.scheme in ("http", "https") and bool(url.host_subcomponent)
+    except ValueError:
+        return False
 
 
 def _service(config: Config | None, context: str, namespace: str | None) -> ClusterService:
@@ -125,6 +139,15 @@ async def fetch(at: AdminTarget, what: str, query: Mapping[str, str]) -> dict[st
         raise ExchangeError(f"{url}: no dispatcher answers: {_why(error)}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ExchangeError(f"{url}: not a dispatcher's admin port") from error
-    if not isinstance(answer, dict) or _KEYS[what] not in answer:
+    if not isinstance(answer, dict) or not _KEYS[what] <= answer.keys():
         raise ExchangeError(f"{url}: not a dispatcher's admin port")
     return answer
+
+
+@contextlib.contextmanager
+def reading(at: AdminTarget) -> Iterator[None]:
+    """Raise ExchangeError in place of what a malformed answer raises where it is used."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ExchangeError(f"{at.url}: not a dispatcher's admin port") from error

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from roma.cli.dashboard_client import fetch_once, target
+from roma.cli.dashboard_client import fetch_once, reading, target
 from roma.cli.dashboard_table import clock
 from roma.cli.options import AdminConfig, AdminUrl, Authority, KubeContext, KubeNamespace, TokenFile
 
@@ -34,12 +34,11 @@ def command(
         print(json.dumps(decisions, indent=2))
         return
     console = Console(soft_wrap=True)
-    for record in _lines(decisions, model):
-        console.print(record)
-    for worker, why in decisions["silent"].items():
-        line = f"The supervisor of {worker} does not answer ({why}): its decisions are missing."
-        console.print(Text(line, "yellow"))
-    if not (decisions["decisions"] or decisions["refusals"][model] or decisions["silent"]):
+    with reading(at):
+        lines = _lines(decisions, model)
+    for line in lines:
+        console.print(line)
+    if not lines:
         console.print(
             f"Nothing was decided for {model} in the last {seconds:g} s: "
             "no supervisor controls its executables."
@@ -47,6 +46,7 @@ def command(
 
 
 def _lines(decisions: Mapping[str, Any], model: str) -> list[Text]:
+    """Return the records by their time, then the supervisors whose records are missing."""
     found = [
         (d["at"], Text.assemble((f"{clock(d['at'])} {d['executable']} ", "bold"), d["words"]))
         for d in decisions["decisions"]
@@ -61,4 +61,8 @@ def _lines(decisions: Mapping[str, Any], model: str) -> list[Text]:
         )
         for r in decisions["refusals"][model]
     ]
-    return [line for _, line in sorted(found, key=lambda line: line[0])]
+    lines = [line for _, line in sorted(found, key=lambda line: line[0])]
+    for worker, why in decisions["silent"].items():
+        line = f"The supervisor of {worker} does not answer ({why}): its decisions are missing."
+        lines.append(Text(line, "yellow"))
+    return lines

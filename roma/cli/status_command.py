@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from roma.cli.console import wide_console
-from roma.cli.dashboard_client import fetch_once, target
+from roma.cli.dashboard_client import fetch_once, reading, target
 from roma.cli.dashboard_table import Screen, dashboard
 from roma.cli.options import AdminConfig, AdminUrl, Authority, KubeContext, KubeNamespace, TokenFile
 
@@ -21,9 +21,12 @@ def command(
     json_output: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show every model now: its promise, its load, its cores and why; worst first."""
-    view = fetch_once(target(url, config, token_file, ca, kube_context, namespace), "dashboard", {})
+    at = target(url, config, token_file, ca, kube_context, namespace)
+    view = fetch_once(at, "dashboard", {})
     if json_output:
         print(json.dumps(view, indent=2))
     else:
         console = wide_console()
-        console.print(dashboard(view, Screen(console.width)))
+        with reading(at):
+            shown = dashboard(view, Screen(console.width))
+        console.print(shown)

@@ -7,7 +7,7 @@ import time
 from rich.console import Console
 from rich.live import Live
 
-from roma.cli.dashboard_client import AdminTarget, fetch, target
+from roma.cli.dashboard_client import AdminTarget, fetch, reading, target
 from roma.cli.dashboard_table import Screen, clock, dashboard
 from roma.cli.options import AdminConfig, AdminUrl, Authority, KubeContext, KubeNamespace, TokenFile
 from roma.domain.errors import ExchangeError
@@ -42,7 +42,9 @@ async def _show(at: AdminTarget) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             screen = Screen(console.width, console.height)
-            live.update(dashboard(view, screen, error), refresh=True)
+            with reading(at):
+                shown = dashboard(view, screen, error)
+            live.update(shown, refresh=True)
             await asyncio.sleep(PERIOD)
             try:
                 view, error = await fetch(at, "dashboard", {}), ""

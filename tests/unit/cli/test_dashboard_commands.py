@@ -240,6 +240,8 @@ def test_explain_tells_decisions_and_refusals_in_their_order():
         ((200, []), "not a dispatcher's admin port"),
         ((200, {"predictions": [1]}), "not a dispatcher's admin port"),
         ((500, {"oops": 1}), "not a dispatcher's admin port"),
+        ((200, {"worker": "w", "at": 1.0, "decisions": []}), "not a dispatcher's admin port"),
+        ((200, STORY | {"refusals": None}), "not a dispatcher's admin port"),
     ],
 )
 def test_what_goes_wrong_is_one_line(answer, message):
@@ -247,6 +249,23 @@ def test_what_goes_wrong_is_one_line(answer, message):
         done = roma("explain", "x", "--url", url)
     assert done.returncode == 1
     assert done.stderr.strip() == f"{url}: {message}"
+
+
+@pytest.mark.parametrize("command", ["status", "top"])
+@pytest.mark.parametrize(
+    "view", [VIEW | {"models": None}, VIEW | {"models": [{}]}, {"models": [], "workers": []}]
+)
+def test_a_view_that_lacks_something_is_one_line(command, view):
+    with serving({"/control/v1/dashboard": (200, view)}) as url:
+        done = roma(command, "--url", url)
+    assert (done.returncode, done.stderr) == (1, f"{url}: not a dispatcher's admin port\n")
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8500", "localhost:8500", "ftp://h:1", "http://h:x"])
+def test_a_url_must_be_one(url):
+    done = roma("status", "--url", url)
+    assert done.returncode == 2
+    assert done.stderr == f"--url = {url}: must be http://host:port or https://host:port\n"
 
 
 def test_nobody_there():
