@@ -162,8 +162,9 @@ def _check_names(config: Topology) -> None:
             names: list[tuple[str, ...]] = [("executable", e.name)]
             if e.socket is not None:
                 names.append(("socket", e.socket))
-            if e.container is not None:  # each engine has names of its own
-                names.append(("container", e.container, worker.containers.host))
+            if e.container is not None:
+                # Each engine has names of its own; its DNS does not tell `A` from `a`.
+                names.append(("container", e.container.lower(), worker.containers.host))
             for name in names:
                 other = taken.setdefault(name, e)
                 if other is e:

@@ -261,6 +261,11 @@ TWO = f"c: {{{MODEL}, workers: [a-b]}}, b-c: {{{MODEL}, workers: [a]}}"
             "c = c: must be another name: container roma-a-b-c is that of b-c@a too",
         ),
         (
+            f"A: {{{MODEL}}}, a: {{{MODEL}}}",
+            f"{{name: w, {DOCKER}}}",
+            "a = a: must be another name: container roma-w-a is that of A@w too",
+        ),
+        (
             f"c: {{{MODEL}, workers: [a.b]}}, b.c: {{{MODEL}, workers: [a]}}",
             "{name: a, cores: 2, sockets: /run}, {name: a.b, cores: 2, sockets: /run}",
             "c = c: must be another name: socket /run/roma.a.b.c.sock is that of b.c@a too",
