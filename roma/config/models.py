@@ -5,7 +5,7 @@ from typing import Annotated, Final, assert_never
 from pydantic import ByteSize, Field, model_validator
 
 from roma.config import profile as profiles
-from roma.config.workers import AbsolutePath, Cores, Image, Name, Seconds
+from roma.config.workers import AbsolutePath, Cores, Image, Name, ObjectName, Seconds
 from roma.config.yaml_file import Fault, FilePath, Section
 from roma.domain.model import BUDGETS, MEAN_ALPHA, Sla, Statistic
 from roma.domain.variants import Variant
@@ -111,7 +111,7 @@ class PodsConfig(Section):
 
     image: Image | None = None
     """Image of a model server that has the model at /models/NAME."""
-    persistentVolumeClaim: Name | None = None  # noqa: N815
+    persistentVolumeClaim: ObjectName | None = None  # noqa: N815
     """Claim whose root holds the numbered version directories; it is mounted read-only."""
     hostPath: AbsolutePath | None = None  # noqa: N815
     """Directory of the node with them; for the overlay `dev` only."""

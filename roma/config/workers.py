@@ -40,6 +40,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 NodeName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 _SUBDOMAIN: Final = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
 _LABEL: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+ObjectName = Annotated[str, Field(pattern=rf"^{_SUBDOMAIN}$", max_length=253)]
 LabelKey = Annotated[str, Field(pattern=rf"^({_SUBDOMAIN}/)?{_LABEL}$", max_length=317)]
 LabelValue = Annotated[str, Field(pattern=rf"^({_LABEL})?$")]
 Selector = Annotated[str, Field(pattern=r"^[A-Za-z0-9!][A-Za-z0-9._/=!,() -]{0,1000}$")]

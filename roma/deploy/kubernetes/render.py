@@ -13,16 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from roma.config import schema, yaml_file
 from roma.config.schema import Config
+from roma.config.workers import Image
 from roma.deploy import secrets
 from roma.deploy.config_snapshot import plain
 from roma.deploy.kubernetes import common, control, helm, monitoring, network, pods, rights
 from roma.deploy.kubernetes.common import Manifest
 from roma.domain.errors import ConfigError
+from roma.kubernetes.pods import MODEL_LABEL
 
 ANY = "0.0.0.0"  # noqa: S104 - of a pod's own network
 MOST_GATEWAYS = 16
+_IMAGE = TypeAdapter(Image)
 HEADER = "# Written by `roma render kubernetes {source}`: change that file and render again.\n"
 
 
@@ -40,6 +45,7 @@ def render(config: Config, source: Path, images: Images, gateways: int) -> dict[
 
     `source` is the file that `config` was loaded from.
     """
+    _check_names(config, images)
     _check(config, gateways)
     secrets.refuse(config, source)
     inside = _inside(config, gateways)
@@ -74,6 +80,20 @@ def left_out(config: Config) -> str:
             bound = "image or persistentVolumeClaim for overlays/production and chart"
             return f"{key} = {path}: must be {bound}, whose pods are `restricted`"
     return ""
+
+
+def _check_names(config: Config, images: Images) -> None:
+    """Refuse names that the API server would refuse."""
+    for option, image in (("image", images.model_server), ("control-image", images.control)):
+        try:
+            _IMAGE.validate_python(image)
+        except ValidationError as error:
+            bound = f"the name of an image, such as {Images.control}"
+            raise ConfigError(f"--{option} = {image!r}: must be {bound}") from error
+    for name in config.models:
+        if not name[-1].isalnum():
+            bound = f"must end in a letter or digit: it is a value of the label {MODEL_LABEL}"
+            raise ConfigError(f"models.{name} = {name}: {bound}")
 
 
 def _check(config: Config, gateways: int) -> None:

@@ -176,6 +176,15 @@ def test_the_law_of_throttling_needs_servers_that_report_it():
         schema.parse(foreign)
 
 
+@pytest.mark.parametrize("option", ["--image", "--control-image"])
+@pytest.mark.parametrize("image", ["", "a b"])
+def test_what_is_no_image_is_refused(tmp_path, option, image):
+    found, _, out = rendered(tmp_path, FILE, option, image)
+    bound = "must be the name of an image, such as roma/control:dev"
+    assert str(found.exception) == f"{option} = {image!r}: {bound}"
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -187,6 +196,8 @@ def test_the_law_of_throttling_needs_servers_that_report_it():
             "models.digits.kubernetes = None",
         ),
         ("Photos_2", "DIGITS", "different from digits"),
+        ("Photos_2", "Photos-", "models.Photos- = Photos-: must end in a letter or digit: it is"),
+        ("Claim: models", "Claim: My_PVC", "kubernetes.persistentVolumeClaim = My_PVC: string"),
         ("*pods", "{namespace: other}", "workers.b.kubernetes: must be the same"),
         ("backend: kubernetes, node: node-a", "backend: process", "absent for backend process"),
         ("node: node-a, ", "", "workers.0.node = None: must be the name of a node"),
