@@ -18,6 +18,7 @@ from roma.config.placement import on_worker
 from roma.config.schema import Config
 from roma.config.workers import BackendKind, WorkerConfig
 from roma.deploy import monitoring, secrets
+from roma.deploy.compose_text import bind, escaped
 from roma.deploy.config_snapshot import plain
 from roma.domain import units
 from roma.domain.errors import ConfigError
@@ -101,8 +102,9 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
         for e in on_worker(deployed, inside)
     }
     ours = _control(config, deployed, inside) | _monitoring()
-    for name in services.keys() & ours.keys():
-        raise ConfigError(f"models.{name}: is the name of a service of ROMA's own")
+    for name in services:
+        if name.lower() in ours:  # the engine's DNS ignores case
+            raise ConfigError(f"models.{name}: is the name of a service of ROMA's own")
     services |= ours
     document = {
         "services": services,
@@ -215,11 +217,10 @@ def _model_server(
         "image": body["Image"],
         "container_name": executable.container,
         "labels": body["Labels"],
-        **{word: [_escaped(part) for part in body[key]] for key, word in _WORDS if key in body},
-        "environment": [_escaped(entry) for entry in body["Env"]],
+        **{word: [escaped(part) for part in body[key]] for key, word in _WORDS if key in body},
+        "environment": [escaped(entry) for entry in body["Env"]],
         "volumes": [
-            f"{_escaped(_source(config.models[name], out))}:/models/{name}:ro"
-            for name in executable.spec.models
+            _files(config.models[name], f"/models/{name}", out) for name in executable.spec.models
         ],
         "networks": ["models"],
         "tmpfs": [f"{path}:{options}" for path, options in host["Tmpfs"].items()],
@@ -292,7 +293,7 @@ def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, 
             "volumes": [
                 file,
                 sockets,
-                f"{engine}:{SOCKET}",
+                bind(engine, SOCKET, read_only=False),
                 f"/sys/fs/cgroup:{HOST_CGROUP}",
             ],
             "network_mode": "none",
@@ -360,16 +361,12 @@ def _healthcheck(port: int) -> dict[str, Any]:
     return {"test": ["CMD", "python3", "-c", look], "interval": "10s", "timeout": "5s"}
 
 
-def _source(model: ModelConfig, out: Path) -> str:
-    """Return the path for Compose to mount, relative if it is below the Compose file."""
+def _files(model: ModelConfig, target: str, out: Path) -> str | dict[str, Any]:
+    """Return the mount of a model's files, a relative one if they are below the Compose file."""
     if model.volume is not None:
-        return model.volume
+        return f"{model.volume}:{target}:ro"
     assert model.path is not None  # guaranteed by config
     below = model.path.resolve()
     base = out.resolve()
-    return f"./{below.relative_to(base)}" if below.is_relative_to(base) else str(below)
-
-
-def _escaped(text: str) -> str:
-    """Escape dollar signs: Compose substitutes variables at `$`, and `$$` stands for one."""
-    return text.replace("$", "$$")
+    source = f"./{below.relative_to(base)}" if below.is_relative_to(base) else str(below)
+    return bind(source, target)

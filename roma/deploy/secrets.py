@@ -19,6 +19,7 @@ from typing import Any
 from roma.config.gateway import GatewayConfig
 from roma.config.schema import Config
 from roma.config.security import TlsConfig, TokensConfig
+from roma.deploy.compose_text import bind
 from roma.domain.errors import ConfigError
 from roma.security import api_keys, tokens
 
@@ -65,14 +66,15 @@ def gateway(config: Config) -> dict[str, Any]:
     return found
 
 
-def of_dispatcher(config: Config) -> list[str]:
+def of_dispatcher(config: Config) -> list[str | dict[str, Any]]:
     """Return the mounts of the dispatcher's container."""
     g = config.gateway
-    mounts = [_mount(name, INSIDE) for name in TOKENS]
+    mounts: list[str | dict[str, Any]] = [_mount(name, INSIDE) for name in TOKENS]
     if _makes_keys(g):
         mounts.append(_mount("keys", INSIDE))
-    mounts += [f"{path.resolve().parent}:{_inside(name, path).parent}:ro" for name, path in _own(g)]
-    return mounts
+    return mounts + [
+        bind(str(path.resolve().parent), str(_inside(name, path).parent)) for name, path in _own(g)
+    ]
 
 
 def of_supervisor() -> list[str]:

@@ -40,7 +40,7 @@ def test_what_is_deployed_needs_nobody_s_leave(tmp_path):
 def test_each_container_sees_its_own_secrets(tmp_path):
     _, services, _ = rendered(tmp_path)
     seen = {
-        name: sorted(re.findall(r"\./secrets/([a-z.]+):", " ".join(service["volumes"])))
+        name: sorted(re.findall(r"\./secrets/([a-z.]+):", str(service["volumes"])))
         for name, service in services.items()
     }
     assert seen == {
@@ -51,7 +51,7 @@ def test_each_container_sees_its_own_secrets(tmp_path):
         "prometheus": ["metrics"],
         "grafana": [],
     }
-    mounts = [v for service in services.values() for v in service["volumes"] if "secrets" in v]
+    mounts = [v for s in services.values() for v in s["volumes"] if "secrets" in str(v)]
     assert all(mount.endswith(":ro") for mount in mounts)
 
 
@@ -73,6 +73,15 @@ def test_they_are_their_owner_s_alone_and_the_containers(tmp_path):
             assert client.read_text().strip() not in file.read_text()
 
 
+def test_a_path_with_a_colon_or_a_dollar_sign_is_mounted(tmp_path):
+    (tmp_path / "roma.yaml").write_text(FILE.replace("models/a", "'C:/$a'"))
+    config = schema.load(tmp_path / "roma.yaml")
+    services = yaml.safe_load(render(config, tmp_path / "roma.yaml", tmp_path)["compose.yaml"])
+    assert services["services"]["a"]["volumes"] == [
+        {"type": "bind", "source": "./C:/$$a", "target": "/models/a", "read_only": True}
+    ]
+
+
 def test_rendering_again_keeps_them(tmp_path):
     _, _, folder = rendered(tmp_path)
     before = {f: f.read_text() for f in folder.rglob("*") if f.is_file()}
@@ -88,8 +97,8 @@ def test_rendering_again_keeps_them(tmp_path):
     "gateway",
     [
         "gateway: {insecure: true}",
-        "gateway: {keys: own/keys.yaml}",
-        "gateway: {tls: {certificate: own/c.pem, key: own/k.pem, client_ca: own/ca.pem}}",
+        "gateway: {keys: 'c:$x/keys.yaml'}",
+        "gateway: {tls: {certificate: 'c:$x/c.pem', key: 'c:$x/k.pem', client_ca: 'c:$x/ca.pem'}}",
         "gateway: {oidc: {issuer: 'https://i', audience: a, models: '*'}}",
     ],
 )
@@ -98,12 +107,13 @@ def test_who_says_himself_who_may_call_gets_no_keys(tmp_path, gateway):
     assert not (folder / "keys").exists()
     deployed = schema.load(tmp_path / "deployed.yaml")
     assert len(exposure.check(exposure.of_all(deployed))) == ("insecure" in gateway)
-    mounts = [volume.split(":")[:2] for volume in services["dispatcher"]["volumes"]]
+    volumes = services["dispatcher"]["volumes"]
+    mounts = [(v["source"], v["target"], v["read_only"]) for v in volumes if isinstance(v, dict)]
     g = deployed.gateway
     own = [g.keys] if g.keys else []
     own += [g.tls.certificate, g.tls.key, g.tls.client_ca] if g.tls else []
     for file in own:
-        assert [str(tmp_path / "own"), str(file.parent)] in mounts
+        assert (f"{tmp_path}/c:$$x", str(file.parent), True) in mounts
 
 
 @pytest.mark.parametrize(
