@@ -51,7 +51,7 @@ INPUT: Final = LifeCycle(
     },
 )
 
-# PacedInput a member of an Enum costs 70 ns in Python 3.11, and every request makes several steps.
+# Reading a member of an Enum costs 70 ns in Python 3.11, and every request makes several steps.
 IDLE: Final = Input.IDLE
 HEAD: Final = Input.HEAD
 QUEUED: Final = Input.QUEUED
