@@ -63,7 +63,8 @@ class GatewayConfig(Section):
     none."""
     client_metrics: bool = False
     """Serve GET /monitoring/prometheus/metrics, TensorFlow Serving's path, at the clients' port: a
-    client that may call any model can read the counts of all models."""
+    client that may call any model can read the counts of all models. Not with several processes,
+    each of which counts alone."""
     processes: Annotated[int, Field(ge=1, le=32)] = 1
     """Dispatcher processes that share the clients' ports (SO_REUSEPORT); each uses one core.
     Limits, queues and the keys' rates apply to each process separately. Not with GPUs, because
