@@ -119,7 +119,7 @@ class Gateway(Handler):
         head = request.head
         route = head.route
         if not self._service.is_open and (
-            route is not None or not (head.target in routes.OPEN or head.is_preflight)
+            route is not None or not (routes.is_open(head.target) or head.is_preflight)
         ):
             model = None if route is None else route.model
             try:
@@ -344,7 +344,7 @@ class Gateway(Handler):
 
     def _oip(self, request: HttpRequest, path: str) -> Response:
         """Answer an Open Inference Protocol request about the server, not about a model."""
-        if request.head.method == "GET":
+        if request.head.method in ("GET", "HEAD"):
             match path:
                 case "/v2":
                     return json_response(

@@ -146,13 +146,21 @@ def decode_request(
         requested = _parameters(entry, f'Output "{name}"')
         oip.check_parameters(requested, oip.REFUSED_OF_TENSOR, f'Output "{name}"')
         if "binary_data" in requested:
-            binary[name] = bool(requested["binary_data"])
+            binary[name] = _flag(requested, "binary_data", f'Output "{name}"')
         names.append(name)
     request_id = root.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise RequestError(f"id = {jsontext.preview(request_id)}: expected a string")
     request = InferRequest(call, oip.signature_of(parameters), inputs, names)
-    return request, AnswerFormat(request_id, binary, bool(parameters.get("binary_data_output")))
+    is_binary = _flag(parameters, "binary_data_output", "the request")
+    return request, AnswerFormat(request_id, binary, is_binary)
+
+
+def _flag(parameters: Mapping[str, Any], name: str, of: str) -> bool:
+    found = parameters.get(name, False)
+    if not isinstance(found, bool):
+        raise RequestError(f"{of}: {name} = {jsontext.preview(found)}: expected true or false")
+    return found
 
 
 def encode_answer(model: str, answer: InferAnswer, form: AnswerFormat) -> RestResponse:

@@ -110,7 +110,7 @@ def origin_objection(head: Head, origins: Origins) -> Objection | None:
     The page of an origin that may read answers gets the header lines for it in `head.cors`.
     """
     host, origin = head.headers.get(b"host", b""), head.headers.get(b"origin")
-    if origins.host(host) == FOREIGN and head.target not in routes.OPEN:
+    if origins.host(host) == FOREIGN and not routes.is_open(head.target):
         bound = "must be an address, localhost or one of gateway.names"
         return 421, f"Host: {decoded(host)}: {bound}"
     if origin is not None:

@@ -37,6 +37,12 @@ USUAL: Final = 256
 OPEN: Final = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """Paths of load balancers' probes, allowed without a key and under any host name."""
 
+
+def is_open(target: str) -> bool:
+    """Return True if a target is a load balancer's probe, with or without a query."""
+    return target.partition("?")[0] in OPEN
+
+
 _INFERENCES = frozenset({":predict", ":classify", ":regress", "/infer"})
 
 

@@ -48,7 +48,7 @@ async def test_who_shows_no_key_is_told_how_and_only_health_is_open(guarded):
         assert json.loads(body)["error"]
     for path in ("/v1/models/m", "/v1/models/m/metadata", "/v2", "/elsewhere"):
         assert (await guarded.get(path))[0] == 401
-    for path in ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"):
+    for path in ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/healthz?from=lb"):
         assert (await guarded.get(path))[0] == 200
     assert guarded.backends[0].seen == []
 

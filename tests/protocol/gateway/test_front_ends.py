@@ -113,9 +113,10 @@ async def test_what_needs_no_inference_is_answered(front_end):
     assert json.loads((await front_end.get("/openapi.json"))[1])["openapi"]
     metadata = await front_end.get("/v1/models/m/metadata")
     assert metadata == (200, b'{"model_spec": {"name": "m"}}')
-    async with front_end.session.head(front_end.url + "/healthz") as response:
-        assert (response.status, response.headers["Content-Length"]) == (200, "2")
-        assert await response.read() == b""
+    for path, length in (("/healthz", "2"), ("/v2/health/live", "13")):
+        async with front_end.session.head(front_end.url + path) as response:
+            assert (response.status, response.headers["Content-Length"]) == (200, length)
+            assert await response.read() == b""
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
