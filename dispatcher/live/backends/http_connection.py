@@ -287,7 +287,7 @@ class BackendConnection:
             self._is_odd = True  # this server cannot be trusted
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep the two headers that describe the body."""
+        """Keep the headers that describe the body, and when to come again."""
         length = len(name)  # most headers differ by length
         if length in (14, 17) and name.lower() in (b"content-length", b"transfer-encoding"):
             self._is_framed = True
@@ -298,7 +298,9 @@ class BackendConnection:
         elif length == 16 and name.lower() == b"content-encoding":
             self._content_encoding = value.decode("latin-1")
         elif length == 31 and name.lower() == b"inference-header-content-length":
-            self._more = f"Inference-Header-Content-Length: {value.decode('latin-1')}\r\n"
+            self._more += f"Inference-Header-Content-Length: {value.decode('latin-1')}\r\n"
+        elif length == 11 and name.lower() == b"retry-after":
+            self._more += f"Retry-After: {value.decode('latin-1')}\r\n"
 
     def on_headers_complete(self) -> None:
         """Note whether only the end of the connection ends the body."""

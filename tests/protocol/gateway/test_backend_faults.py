@@ -466,6 +466,16 @@ async def test_what_a_working_server_fails_is_late_and_ejects_nobody(harness):
     assert not any(e.ejected for e in harness.core.executors)
 
 
+async def test_a_server_s_word_on_when_to_come_again_is_passed_on(harness):
+    async def behave(request, body):
+        return web.json_response({"error": "busy"}, status=429, headers={"Retry-After": "7"})
+
+    await harness.open()
+    harness.backends[0].behave = behave
+    status, _, headers = await harness.predict()
+    assert (status, headers["Retry-After"]) == (429, "7")
+
+
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 async def test_gateway_errors_and_bare_ones_eject(harness, status):
     await harness.open(backends=2)
