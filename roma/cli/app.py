@@ -3,12 +3,14 @@
 Exit status: 0 done, 1 failed, 2 the configuration or the machine is wrong.
 """
 
+import contextlib
 import sys
 from importlib import metadata
 from typing import Annotated
 
 import typer
 
+from roma.cli import console
 from roma.cli.lazy_group import LazyGroup
 from roma.config import start_failures
 from roma.domain.errors import ConfigError, LaunchError, RomaError
@@ -69,6 +71,7 @@ def options(
 
 def main() -> None:
     """Run the command line; errors that people can fix are one line each, without a traceback."""
+    out = console.prepare()
     logs.apply()
     try:
         app()
@@ -76,3 +79,14 @@ def main() -> None:
         print(error, file=sys.stderr)
         start_failures.leave(error)
         sys.exit(2 if isinstance(error, (ConfigError, LaunchError)) else 1)
+    except OSError:
+        if out.fault is None:
+            raise
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        if out.fault is not None:
+            if not isinstance(out.fault, BrokenPipeError):  # a reader that has read enough
+                print(f"standard output: cannot be written: {out.fault.strerror}", file=sys.stderr)
+            out.discard()
+            sys.exit(1)

@@ -1,6 +1,9 @@
-"""A console for wide tables."""
+"""Standard output: a console for wide tables, and what to do where nothing can be written."""
 
+import io
+import os
 import sys
+from typing import Any
 
 from rich.console import Console
 
@@ -11,3 +14,38 @@ WIDTH = 140
 def wide_console() -> Console:
     """Return a console as wide as the terminal, or wide enough for a file."""
     return Console(width=None if sys.stdout.isatty() else WIDTH)
+
+
+class StandardOutput(io.FileIO):
+    """The descriptor behind standard output, which remembers why it could not be written."""
+
+    fault: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes, as `io.FileIO` does."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.fault = error
+            raise
+
+    def discard(self) -> None:
+        """Discard what is still buffered: Python would try to write it again when it ends."""
+        os.dup2(_nowhere(), self.fileno())
+
+
+def prepare() -> StandardOutput:
+    """Put a fallback in place of closed streams, and of characters that an encoding lacks."""
+    # In the order of the descriptors: a socket must not get one of theirs.
+    out = sys.stdout
+    encoding, errors = ("utf-8", "strict") if out is None else (out.encoding, out.errors)
+    raw = StandardOutput(_nowhere() if out is None else out.fileno(), "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.FileIO(_nowhere(), "w"), write_through=True)
+    errors = "replace" if errors == "strict" else errors
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=True)
+    return raw
+
+
+def _nowhere() -> int:
+    return os.open(os.devnull, os.O_WRONLY)

@@ -1,5 +1,6 @@
 """The table of commands: every entry has its module, old names have one clear line."""
 
+import os
 import re
 import subprocess
 import sys
@@ -49,6 +50,39 @@ def test_an_old_name_has_one_line_that_names_the_new_one(arguments, line):
     )
     assert done.returncode == 2
     assert re.fullmatch(line, done.stderr.strip())
+
+
+@pytest.mark.parametrize("arguments", ["config schema", "keys list KEYS", "--version", "--help"])
+def test_a_full_standard_output_is_one_line(tmp_path, arguments):
+    done = shell(f"{arguments} > /dev/full", tmp_path)
+    full = "standard output: cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, full)
+
+
+def test_a_closed_standard_output_or_error_takes_nothing_and_breaks_nothing(tmp_path):
+    done = shell("keys list KEYS >&-", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shell("keys list /nowhere 2>&-", tmp_path).returncode == 2
+
+
+def test_a_reader_that_has_read_enough_is_no_error(tmp_path):
+    done = shell("config schema | head -c 1", tmp_path)
+    assert (done.stdout, done.stderr) == ("{", "")
+
+
+def test_characters_that_the_encoding_lacks_are_replaced(tmp_path):
+    done = shell("keys list KEYS", tmp_path, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "m?dels" in done.stdout
+
+
+def shell(line, folder, **env):
+    (folder / "keys.yaml").write_text("keys: {a: {certificate: mödels, models: '*'}}\n")
+    line = f"{sys.executable} -m roma {line.replace('KEYS', str(folder / 'keys.yaml'))}"
+    environment = os.environ | env
+    return subprocess.run(
+        ["sh", "-c", line], env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_version_is_the_distributions():
