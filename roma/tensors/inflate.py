@@ -10,6 +10,15 @@ MOST = 2**32 - 1
 RATIO = 1032
 """Most bytes that a byte of deflate's format becomes: a trailer that says more is forged."""
 
+PIECE = 2**16
+"""Bytes that are decompressed at once: what follows a member in them is copied."""
+
+MEMBERS = 4096
+"""Most members of a gzip body (RFC 1952 §2.2); bgzip makes one of 64 KiB."""
+
+LOOKS = 64
+"""Most pieces and members that are read to learn a body's size."""
+
 _GZIP = b"\x1f\x8b"
 
 
@@ -20,26 +29,27 @@ def inflate(body: bytes, limit: int) -> bytes:
     deflate.
     """
     reader = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32 asks for either header
-    plain, rest = _member(reader, body, limit), reader.unused_data
-    while rest.startswith(_GZIP) and body.startswith(_GZIP):  # several members (RFC 1952 §2.2)
-        reader = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        plain += _member(reader, rest, limit - len(plain))
-        rest = reader.unused_data
-    if rest:
-        raise RequestError(f"Malformed gzip body: {len(rest)} bytes follow its end")
-    return plain
-
-
-def _member(reader: "zlib._Decompress", data: bytes, limit: int) -> bytes:
-    try:
-        plain = reader.decompress(data, limit + 1)
-    except zlib.error as error:
-        raise RequestError(f"Malformed gzip body: {error}") from error
-    if len(plain) > limit:
-        raise BodyTooLarge
+    parts, size, at, members = [], 0, 0, 1
+    while at < len(body):
+        piece = body[at : at + PIECE]
+        try:
+            part = reader.decompress(piece, limit - size + 1)
+        except zlib.error as error:
+            raise RequestError(f"Malformed gzip body: {error}") from error
+        parts.append(part)
+        size += len(part)
+        if size > limit:
+            raise BodyTooLarge
+        at += len(piece) - len(reader.unused_data)
+        if reader.eof and at < len(body):
+            if not (body.startswith(_GZIP) and body.startswith(_GZIP, at)):
+                raise RequestError(f"Malformed gzip body: {len(body) - at} bytes follow its end")
+            if members == MEMBERS:
+                raise RequestError(f"Malformed gzip body: it has more than {MEMBERS} members")
+            reader, members = zlib.decompressobj(zlib.MAX_WBITS | 16), members + 1
     if not reader.eof:
         raise RequestError("Malformed gzip body: it ends too early")
-    return plain
+    return b"".join(parts)
 
 
 def inflated_size(body: bytes, limit: int) -> int:
@@ -49,14 +59,21 @@ def inflated_size(body: bytes, limit: int) -> int:
     gzip member (RFC 1952 §2.3.1). A malformed body counts with its compressed size.
     """
     reader = zlib.decompressobj(zlib.MAX_WBITS | 32)
-    try:
-        plain = len(reader.decompress(body, limit))
-    except zlib.error:
-        return len(body)
-    left = len(reader.unconsumed_tail)
-    if reader.eof or not left:
-        return plain
-    size = plain * len(body) // (len(body) - left)
+    size = at = 0
+    for _ in range(LOOKS):
+        piece = body[at : at + PIECE]
+        try:
+            size += len(reader.decompress(piece, limit - size))
+        except zlib.error:
+            return len(body)
+        at += len(piece) - len(reader.unused_data) - len(reader.unconsumed_tail)
+        if at == len(body) or (reader.eof and not body.startswith(_GZIP, at)):
+            return size
+        if size >= limit:
+            break
+        if reader.eof:
+            reader = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    size = max(size * len(body) // max(at, 1), len(body))
     if body.startswith(_GZIP):
         size = max(size, int.from_bytes(body[-4:], "little"))
     return min(size, MOST, RATIO * len(body))

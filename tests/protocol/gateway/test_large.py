@@ -107,6 +107,13 @@ def test_a_forged_end_says_no_more_than_deflate_can_hold():
     assert inflated_size(forged, 2**16) <= 1032 * len(forged)
 
 
+def test_a_small_first_member_hides_no_large_one():
+    large = gzip.compress(Random(1).randbytes(300_000))
+    for few in (1, 10, 1000):
+        size = inflated_size(gzip.compress(b"[") * few + large, 2**16)
+        assert size > 100_000
+
+
 def test_a_body_of_several_members_is_read_whole_and_within_the_limit():
     a, b = gzip.compress(b"[1,"), gzip.compress(b"2]")
     assert inflate(a + b, 5) == b"[1,2]"
@@ -115,6 +122,8 @@ def test_a_body_of_several_members_is_read_whole_and_within_the_limit():
     for wrong, why in ((a + b[:-1], "ends too early"), (a + b"xy", "2 bytes follow its end")):
         with pytest.raises(RequestError, match=why):
             inflate(wrong, 100)
+    with pytest.raises(RequestError, match="more than 4096 members"):
+        inflate(gzip.compress(b"") * 100_000, 100)
     with pytest.raises(RequestError, match="follow its end"):
         inflate(zlib.compress(b"[1,") + b, 100)
 
