@@ -23,13 +23,13 @@ from roma.config.schema import Config
 from roma.domain import units
 from roma.domain.errors import ActuationError
 from roma.domain.stats import quantile
+from roma.telemetry.threads import in_thread
 from supervisor.actuators.cgroup import CgroupActuator
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.assembly import build_core
 from supervisor.broker.broker import Broker
 from supervisor.broker.containers import EXECUTABLE, owned
 from supervisor.broker.engine import connected
-from supervisor.broker.threads import in_thread
 from supervisor.cgroups import find_hierarchy
 from supervisor.live.loop import ControlLoop
 

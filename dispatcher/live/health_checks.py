@@ -142,7 +142,7 @@ def _is_available(body: bytes) -> bool:
 
 async def _until_suspect(pool: Pool, doubt: asyncio.Event) -> None:
     """Return when the connection breaks, a request fails, or the next check is due."""
-    if not pool.is_kept:
+    if not pool.keeps:
         # A server that closes after each answer may have one worker per connection, such as
         # gunicorn's sync ones: a silent connection would keep it from everything else.
         with contextlib.suppress(TimeoutError):

@@ -45,7 +45,8 @@ def write(file: Path, text: str) -> None:
                 for owner in (-1, before.st_uid):  # a group may be permitted where an owner is not
                     with contextlib.suppress(PermissionError):
                         os.fchown(descriptor, owner, before.st_gid)
-                os.fchmod(descriptor, before.st_mode & 0o777)
+                is_same_group = os.fstat(descriptor).st_gid == before.st_gid
+                os.fchmod(descriptor, before.st_mode & (0o777 if is_same_group else 0o700))
             out.write(text)
             out.flush()
             os.fsync(descriptor)

@@ -53,6 +53,7 @@ class Watched(Generic[T]):
         """
         stamps = self._stamps()
         if stamps == self._seen:
+            self._fault = ""
             return False
         try:
             self.value = self._read()
@@ -61,6 +62,9 @@ class Watched(Generic[T]):
                 log.error("%s; what it said before stays in force", error)
             self._fault = str(error)
             return False
+        except Exception:  # a bug, which is logged once
+            self._seen = stamps
+            raise
         self._seen, self._fault = stamps, ""
         log.info("read anew: %s", ", ".join(map(str, self._paths)))
         return True

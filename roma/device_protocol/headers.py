@@ -14,8 +14,9 @@ LARGEST: Final = 1e12
 """Largest magnitude of a number: thirty thousand years in seconds."""
 
 Seconds = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
-Whole = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
+MOST: Final = 2**63 - 1
+Whole = Annotated[int, Meta(ge=0, le=MOST)]
+Positive = Annotated[int, Meta(ge=1, le=MOST)]
 
 
 class FrameHeader(Struct, kw_only=True, tag_field="kind"):

@@ -36,7 +36,7 @@ _ALIGNMENT = 8
 _LENGTH = np.dtype("<u4")
 
 
-_Dtype = Annotated[str, Meta(pattern=f"^({'|'.join(sorted({*DTYPES, BYTES}))})$")]
+_Dtype = Annotated[str, Meta(pattern=f"^({'|'.join(sorted({*DTYPES, BYTES}))})\\Z")]
 
 
 class TensorSpec(Struct, frozen=True, array_like=True):

@@ -21,8 +21,8 @@ import aiohttp
 from roma.config.workers import DockerConfig
 from roma.domain.errors import ConfigError, EngineError
 from roma.telemetry.reachability import reason
+from roma.telemetry.threads import in_thread
 from supervisor.broker.containers import UNKNOWN
-from supervisor.broker.threads import in_thread
 from supervisor.broker.tunnel import tunnel
 
 if TYPE_CHECKING:
@@ -149,22 +149,20 @@ class Engine:
     async def _in_thread(self, what: str, call: Callable[["APIClient"], Result]) -> Result:
         """Return what the docker package returns, called in a thread."""
         from docker import errors  # noqa: PLC0415
+        from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
-        client = self._client
-        if client is None:
-            said = await self._call("GET", "/version")
-            if not isinstance(said, dict) or not isinstance(said.get("ApiVersion"), str):
-                raise EngineError(f"engine {self._address}: GET /version: {UNKNOWN}")
-            client = self._client = self._connect(said["ApiVersion"])
+        said: Any = None if self._client else await self._call("GET", "/version")
         try:
+            client = self._client = self._client or self._connect(said["ApiVersion"])
             return await in_thread(lambda: call(client))
         except errors.NotFound as error:
-            raise NotFound(f"engine {self._address}: {what}: {error.explanation}") from error
+            why = _short(str(error.explanation))
+            raise NotFound(f"engine {self._address}: {what}: {why}") from error
         except errors.APIError as error:
-            why = str(error.explanation)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            why = f"{UNKNOWN} ({error})"
-        except (errors.DockerException, OSError) as error:
+            why = _short(str(error.explanation))
+        except (ValueError, KeyError, TypeError, AttributeError, errors.StreamParseError) as error:
+            why = _short(f"{UNKNOWN} ({error})")
+        except (errors.DockerException, HTTPError, OSError) as error:
             why = self._explain(_first(error))
         # The engine that comes back may be of another version.
         self.close()
@@ -296,5 +294,10 @@ def _message(text: str) -> str:
     try:
         found = str(json.loads(text)["message"])
     except (ValueError, KeyError, TypeError):
-        found = " ".join(text.split()) or "no message"
-    return found[:MOST_MESSAGE]
+        found = text
+    return _short(found)
+
+
+def _short(text: str) -> str:
+    """Return a text in one line of bounded length."""
+    return " ".join(text.split())[:MOST_MESSAGE] or "no message"

@@ -96,6 +96,7 @@ class Pool(ConnectionOwner):
         self.kinds: HeaderCache[ResponseTemplate] = HeaderCache() if kinds is None else kinds
         self._prefixes: dict[RequestTemplate, bytes] = {}
         self._idle: list[BackendConnection] = []
+        self.keeps = False
         self._all: set[BackendConnection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -108,11 +109,6 @@ class Pool(ConnectionOwner):
     def where(self) -> str:
         """Its address, for messages."""
         return self.socket or f"{self.host}:{self.port}"
-
-    @property
-    def is_kept(self) -> bool:
-        """True if a connection is idle: the server keeps connections after an answer."""
-        return bool(self._idle)
 
     def send(self, message: Message, done: Done, *, timeout: float, more: str = "") -> Attempt:
         """Send a message; `done` is called exactly once, from the event loop.
@@ -203,6 +199,7 @@ class Pool(ConnectionOwner):
 
     def release(self, connection: BackendConnection) -> None:
         """Take back a connection that can be used again."""
+        self.keeps = True
         if len(self._idle) < MAX_IDLE:
             self._idle.append(connection)
             if self._ager is None:

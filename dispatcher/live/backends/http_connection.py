@@ -38,6 +38,8 @@ class ConnectionOwner:
     """The pool of a connection. A base class: compiled code calls its methods directly."""
 
     kinds: HeaderCache[ResponseTemplate]
+    keeps: bool
+    """True if the server left the connection open after its last answer."""
 
     def deadline(self, timeout: float) -> float:
         """Return the deadline of a request that is sent now, and start the sweep for it."""
@@ -241,6 +243,7 @@ class BackendConnection:
                 self._pool.kinds.keep(data, len(answer.body), ResponseTemplate(answer))
             self._pool.release(self)
         elif self.transport is not None:
+            self._pool.keeps = False
             self.transport.close()
         self._finish(answer)
 
@@ -288,6 +291,7 @@ class BackendConnection:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep the headers that describe the body, and when to come again."""
+        self._reading.work += 1
         length = len(name)  # most headers differ by length
         if length in (14, 17) and name.lower() in (b"content-length", b"transfer-encoding"):
             self._is_framed = True

@@ -74,10 +74,8 @@ class Connection(ClientConnection):
         self._parser = httptools.HttpRequestParser(self)
         self._cursor = Cursor()
         self.output = AnswerWriter(server)
-        self._request: HttpRequest | None = None
-        """The request that is being read; None between two."""
-        self._current: HttpRequest | None = None
-        """The request that is being answered."""
+        self._request: HttpRequest | None = None  # the one that is being read; None between two
+        self._current: HttpRequest | None = None  # the one that is being answered
         self._pending: Pending | None = None
         self._waiting: deque[HttpRequest] = deque()
         self._last: HttpRequest | None = None  # the last one that the last read completed
@@ -85,15 +83,12 @@ class Connection(ClientConnection):
         self._body = Body()
         self._size = 0  # bytes of the head, then of the body, that is being read
         self._known = KnownHeads()
-        self._final: Response | None = None
-        """The final response, sent once the requests before it are answered."""
-        self._progressed = False
-        """True if the last read contained part of a body, or the end of headers."""
+        self._final: Response | None = None  # sent once the requests before it are answered
+        self._progressed = False  # True if the last read had part of a body, or the end of headers
         self._quiet = 0  # bytes of whole reads that the parser has buffered
         self._is_odd = False  # True if the head that is being read has a header in ODD
         self._reading = PacedInput()
-        self._is_processing = False
-        """True while `_process_queue` runs: what it begins may be answered before it returns."""
+        self._is_processing = False  # what `_process_queue` begins may be answered before its end
 
     def __repr__(self) -> str:
         return f"<Connection of {self.peer}: {self._current or 'idle'}, {len(self._waiting)} wait>"
@@ -199,18 +194,20 @@ class Connection(ClientConnection):
                 return
             self._cursor.reset()
             data = head_checks.without_upgrade(data)
-        for at in range(0, len(data), PIECE):
+        fed = 0
+        while fed < len(data):
             transport = self.output.transport
             if self._reading.work > WORK and transport is not None:
-                self._reading.put_off(data[at:], transport, self.data_received)
+                self._reading.put_off(data[fed:], transport, self.data_received)
                 break
-            self._feed(data[at : at + PIECE])
+            self._feed(data[fed : fed + PIECE])
+            fed += PIECE
         last, self._last = self._last, None
         if is_idle and last is not None:
             self._known.keep(data, len(last.body), last.head, self._server.heads)
         if before is not None and self._request is before and not self._progressed:
             # All of it belongs to headers or trailers, which the parser keeps until they are whole.
-            self._quiet, bounds = self._quiet + len(data), self._server.bounds
+            self._quiet, bounds = self._quiet + min(fed, len(data)), self._server.bounds
             if self._quiet > bounds.head_bytes:
                 self._refuse(*bounds.large_head())
 
@@ -435,10 +432,11 @@ class Connection(ClientConnection):
         """Process the waiting requests; a loop, not a recursion, if each is answered at once."""
         if self._is_processing:
             return
-        waiting = self._waiting
+        waiting, left = self._waiting, WORK // REQUEST
         self._is_processing = True
         try:
-            while waiting and self._current is None and not self.output.is_unread:
+            while waiting and left and self._current is None and not self.output.is_unread:
+                left -= 1
                 request = waiting.popleft()
                 refusal = self._checked(request)
                 if refusal is None:
@@ -448,6 +446,8 @@ class Connection(ClientConnection):
                     self.respond(refusal)
         finally:
             self._is_processing = False
+        if waiting and not left and self._current is None:
+            asyncio.get_running_loop().call_soon(self._process_queue)
         if waiting or self._current is not None or self.output.transport is None:
             return
         final, self._final = self._final, None

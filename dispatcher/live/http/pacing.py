@@ -1,7 +1,7 @@
-"""Pace of a connection's input: none while requests wait, and a bounded part in each turn.
+"""Pace of a connection's input: no read while requests wait, and a bounded part of each a turn.
 
-A read has up to 256 kB, and one that was full is followed by the next at once. As chunks of one
-byte, or as requests in a row, that takes seconds during which no other connection is served.
+A read has up to 256 kB, and one that was full is followed by the next at once. If it is full of
+chunks of one byte, or of requests, that takes seconds during which no other connection is served.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ PIECE: Final = 8 * 2**10
 """Bytes that are parsed before the next look at the work."""
 
 WORK: Final = 1024
-"""Header lines and chunks of one connection in one turn of the event loop, plus one piece."""
+"""Header lines and chunks of one read that are parsed before the event loop turns; a piece more."""
 
 REQUEST: Final = 32
 """The work of a whole request."""

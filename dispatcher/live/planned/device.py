@@ -141,7 +141,7 @@ class PlannedDevice:
         infer = Infer(number, command.variant, command.size, earliest, latest)
         try:
             is_sent = self._is_sent(infer, joined(rows))
-        except (WireError, ValueError) as fault:  # it must end in the core's state
+        except (WireError, ValueError, KeyError) as fault:  # it must end in the core's state
             del self._asked[number]
             self._fail(command, f"cannot send: {fault}")
             return

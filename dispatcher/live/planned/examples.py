@@ -55,7 +55,8 @@ class MultiExampleCall:
     def submit(self, inputs: Mapping[str, Array], count: int) -> None:
         """Queue the examples of `inputs`; the outcome may come before this returns."""
         call, driver = self.call, self._driver
-        call.arrived = driver.clock()
+        if not call.arrived:  # or reading its body took until now
+            call.arrived = driver.clock()
         if call.context is not None and call.context.trace is not None:
             sla = driver.core.queues[call.model].spec.sla.response_time
             call.context.trace.on_queued(call.arrived, sla=sla)
@@ -100,6 +101,11 @@ class MultiExampleCall:
         """Note that an example is not computed."""
         if not self._is_over:
             self.call.id = example.id  # the request's id in the log
+            self.fail(outcome)
+
+    def fail(self, outcome: Outcome) -> None:
+        """End the request with an outcome for all of its examples, unless it has ended."""
+        if not self._is_over:
             self._give_up()
             self._end(outcome)
 

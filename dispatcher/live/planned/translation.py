@@ -8,7 +8,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from dispatcher.live.driver import Call, Driver
@@ -28,6 +27,7 @@ from roma.config.watched_file import Watched
 from roma.device_protocol import MAX_PAYLOAD, Array, Signature, TensorSpec, check
 from roma.domain.errors import TensorError
 from roma.security.tokens import Token, watched
+from roma.telemetry.threads import in_thread
 from roma.tensors.arrays import check_shape
 from roma.tensors.errors import BodyTooLarge, Code, RequestError
 from roma.tensors.inflate import inflate
@@ -42,8 +42,6 @@ INLINE: Final = 64 * 2**10
 
 _Examples = tuple[Mapping[str, Array], int, Layout]
 _FAULTS: Final = (RequestError, TensorError, BodyTooLarge)
-_THREAD: Final = ThreadPoolExecutor(1, "bodies")
-"""One, since threads share the interpreter, and each body may take a gigabyte."""
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +61,7 @@ class PlannedDevices:
         self.devices: dict[str, PlannedDevice] = {}
         self._driver = driver
         self.clock = driver.clock
+        self.reading = asyncio.Semaphore(1)
         self._timeout = config.gateway.backend_timeout
         self._signatures: Signatures = {}
         # Read before anything is started, so that a bad file is reported like any fault of
@@ -104,6 +103,8 @@ class PlannedDevices:
                 text = f"{route.path}: planned devices answer :predict alone"
                 raise RequestError(text, Code.UNIMPLEMENTED)
             read = self._reader(route.model, message)
+            if read is None:  # the core refuses it, and counts that
+                return self.submit(call, {}, 1, Layout.ROW)
             if len(message.body) > INLINE or message.template.content_encoding is not None:
                 return _LaterCall(self, call, read)
             return self.submit(call, *read())
@@ -115,8 +116,16 @@ class PlannedDevices:
     ) -> MultiExampleCall:
         """Queue the examples of a request."""
         whole = MultiExampleCall(self._driver, call, layout)
-        whole.submit(inputs, count)
+        try:
+            whole.submit(inputs, count)
+        except Exception:  # a bug: what is queued already must not answer later
+            log.exception("request of model %s", call.model)
+            whole.fail(error(500, "Internal error"))
         return whole
+
+    def knows(self, model: str) -> bool:
+        """Return True if a model is served here."""
+        return model in self._driver.core.queues
 
     def refusal(self, fault: Exception) -> Response:
         """Return the answer to a request that cannot be read."""
@@ -141,14 +150,14 @@ class PlannedDevices:
         version = {"version": VERSION, "state": "AVAILABLE", "status": status}
         return json_response(200, {"model_version_status": [version]})
 
-    def _reader(self, model: str, message: Message) -> Callable[[], _Examples]:
-        """Return a function that reads a body, in any thread.
+    def _reader(self, model: str, message: Message) -> Callable[[], _Examples] | None:
+        """Return a function that reads a body, in any thread; None if nothing serves the model.
 
         It returns the inputs, the number of examples, and the layout of the answer; it raises
         RequestError, TensorError or BodyTooLarge.
         """
         if not self._driver.core.executors.serve(model):
-            return lambda: ({}, 1, Layout.ROW)  # the core refuses it, and counts that
+            return None
         coding = (message.template.content_encoding or "").lower()
         known, most = self._signatures[model], self._driver.core.queues[model].spec.max_waiting
 
@@ -175,24 +184,40 @@ class _LaterCall:
         self._devices = devices
         self._call = call
         self._whole: MultiExampleCall | None = None
+        self._is_gone = self._is_reading = False
         call.arrived = devices.clock()
         self._task = asyncio.get_running_loop().create_task(self._run(read))
 
     async def _run(self, read: Callable[[], _Examples]) -> None:
+        devices, call = self._devices, self._call
+        found: _Examples | Response
         try:
-            found = await asyncio.get_running_loop().run_in_executor(_THREAD, read)
-            self._whole = self._devices.submit(self._call, *found)
+            # One at a time: threads share the interpreter, and each body may take a gigabyte.
+            async with devices.reading:
+                self._is_reading = True
+                found = await in_thread(read)
         except _FAULTS as fault:
-            self._call.on_outcome(self._devices.refusal(fault))
-        except Exception:  # a bug, or a model that was removed meanwhile: this client is told
-            log.exception("request of model %s", self._call.model)
-            self._call.on_outcome(error(500, "Internal error"))
+            found = devices.refusal(fault)
+        except Exception:  # a bug: this client gets an answer, the others do not notice
+            log.exception("request of model %s", call.model)
+            found = error(500, "Internal error")
+        if self._is_gone:
+            return
+        if not devices.knows(call.model):
+            found = error(404, f"model {call.model} was removed meanwhile")
+        if isinstance(found, Response):
+            call.on_outcome(found)
+        else:
+            call.spent += devices.clock() - call.arrived
+            self._whole = devices.submit(call, *found)
 
     def cancel(self) -> object:
         """Cancel the request: its client went away."""
         if self._whole is not None:
             return self._whole.cancel()
-        self._task.cancel()
+        self._is_gone = True
+        if not self._is_reading:  # a thread cannot be stopped, and goes first until it ends
+            self._task.cancel()
         self._call.cancel()
         return None
 

@@ -197,7 +197,7 @@ async def test_whatever_the_watch_of_an_executable_meets_it_goes_on(monkeypatch)
     driver = Watched()
 
     class Odd:
-        host, port, socket, is_kept = "127.0.0.1", 1, None, True
+        host, port, socket, keeps = "127.0.0.1", 1, None, True
         looks = 0
 
         async def fetch(self, *_, timeout, most):
@@ -387,7 +387,7 @@ async def test_a_look_over_a_stale_connection_is_no_loss():
     driver = Watched()
 
     class Stale:
-        host, port, is_kept = "127.0.0.1", 1, True
+        host, port, keeps = "127.0.0.1", 1, True
         looks = 0
 
         async def fetch(self, *_, timeout, most):

@@ -125,9 +125,10 @@ async def test_compressed_bodies_are_inflated_up_to_the_bound(harness):
 
 
 async def test_a_large_body_is_read_beside_the_others(deployment, monkeypatch):
-    let_go = threading.Event()
+    begun, let_go = threading.Event(), threading.Event()
 
     def slow(body):
+        begun.set()
         assert let_go.wait(30)
         return parse(body)
 
@@ -139,7 +140,7 @@ async def test_a_large_body_is_read_beside_the_others(deployment, monkeypatch):
         deployment.harness.predict(b'{"instances": [[' + numbers + b"true]]}" + spaces)
     )
     gone = asyncio.create_task(deployment.harness.predict(b'{"instances": [[1, 2]]}' + spaces))
-    await asyncio.sleep(0.1)
+    await deployment.harness.until(begun.is_set)
     monkeypatch.setattr(translation, "parse", parse)
     assert await answer(deployment.ask((3, 4))) == (200, {"predictions": doubled((3, 4))})
     gone.cancel()
@@ -148,6 +149,7 @@ async def test_a_large_body_is_read_beside_the_others(deployment, monkeypatch):
     status, text = await error(bad)
     assert status == 400
     assert "JSON Value: true Type: True is not of expected type: float" in text
+    assert deployment.harness.queue.arrivals == 2
 
 
 async def test_a_model_with_another_free_dimension_runs_examples_one_by_one(harness):

@@ -348,3 +348,29 @@ async def test_an_answer_that_is_no_engine_s_is_one_line(tmp_path, odd):
                 await call
         assert isinstance((await broker.grant({"a@local": 0.3}))["a@local"], EngineError)
     await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("version", "pulled"),
+    [("1.12", b""), ("abc", b""), (None, b""), ("1.41", b"no JSON"), ("1.41", None)],
+)
+async def test_a_version_or_a_pull_that_is_odd_is_one_line(tmp_path, version, pulled):
+    async def answer(request):
+        if request.path == "/version":
+            return web.json_response({"ApiVersion": version})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b'{"status": "begun"}\r\n' if pulled is None else pulled)
+        if pulled is None:  # the engine is restarted
+            request.transport.abort()
+        return response
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "odd.sock")).start()
+    async with connected(DockerConfig(host=f"unix://{tmp_path}/odd.sock")) as engine:
+        with pytest.raises(EngineError, match="engine unix://"):
+            await engine.pull("a/b:1")
+    await runner.cleanup()

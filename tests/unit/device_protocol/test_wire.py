@@ -217,6 +217,14 @@ SUBMIT = {
             "payload = 8 bytes: must be 0",
         ),
         (frame(SUBMIT | {"tensors": [], "id": -1}), r"Expected `int` >= 0 - at `\$.id`"),
+        (
+            frame(SUBMIT | {"tensors": [], "id": 2**63}),
+            r"Expected `int` <= 9223372036854775807 - at",
+        ),
+        (
+            frame(SUBMIT | {"tensors": [["x", "bool\n", [1], 8]]}, bytes(8)),
+            r"matching regex .* - at",
+        ),
         (frame(SUBMIT | {"tensors": [], "id": True}), r"Expected `int`, got `bool` - at `\$.id`"),
         (frame(SUBMIT | {"tensors": [], "batch": 0}), r"Expected `int` >= 1 - at `\$.batch`"),
         (frame(SUBMIT | {"tensors": [], "earliest": None}), r"got `null` - at `\$.earliest`"),
