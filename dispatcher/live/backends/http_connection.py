@@ -22,7 +22,7 @@ MOST_HEAD: Final = 256 * 2**10
 """Limit in bytes of the headers and the interim responses before them: the size of one read."""
 
 BUFFERED: Final = 16 * 2**10
-"""Bytes of a request that a socket always takes at once."""
+"""Bytes of a request that an idle socket takes at once: Linux's first send buffer (tcp_wmem)."""
 
 Done = Callable[[Response | BackendError], None]
 

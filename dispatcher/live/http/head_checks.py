@@ -19,6 +19,7 @@ _RARE: Final = frozenset({"CONNECT", "HEAD"})
 """Methods that need a second check."""
 
 
+# The name put in its place is as long: positions in the input stay right.
 _UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
 
 BAD_LINE: Final = 400, "Malformed request: a request line is METHOD SP TARGET SP HTTP/1.1"

@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 
 import roma
-from dispatcher.live.aiohttp_endpoint import ENDPOINT
+from dispatcher.live.aiohttp_endpoint import ENDPOINT, _response
+from dispatcher.live.http.messages import Response
 from roma.domain.errors import ConfigError, LaunchError
 from roma.security import api_keys
 from roma.tools.demo.ports import free_ports
@@ -339,6 +340,14 @@ async def test_a_start_that_is_given_up_leaves_nothing(tmp_path):
     await runner.cleanup()
     others = [t for t in asyncio.all_tasks() if "aiohttp_endpoint" in repr(t.get_coro())]
     assert others == []
+
+
+def test_a_header_of_a_model_server_stays_one_header():
+    odd = Response(200, "text/plain", None, b"", "Retry-After: 7\x85X-Other: 1\x0bX-Third: 2\r\n")
+    headers = _response(odd, b"").headers
+    assert "X-Other" not in headers
+    assert "X-Third" not in headers
+    assert headers["Retry-After"].startswith("7")
 
 
 async def test_an_application_may_be_started_again(tmp_path):

@@ -116,6 +116,20 @@ async def test_a_read_of_many_parts_lets_the_event_loop_turn(harness, connect, k
     assert harness.backends[0].seen
 
 
+async def test_what_waited_for_one_request_is_answered_a_part_in_each_turn(harness, connect):
+    await harness.open()
+    harness.backends[0].gate = asyncio.Event()
+    client, (connection,) = await connect(), harness.connections
+    client.send(post(b"[1]") + MANY["requests in a row"][1] * 200)
+    await harness.until(lambda: len(connection._waiting) == 200)
+    harness.backends[0].gate.set()
+    left = set()
+    while connection._waiting:
+        left.add(len(connection._waiting))
+        await asyncio.sleep(0)
+    assert len(left) >= 4
+
+
 async def test_an_answered_request_leaves_nothing_behind(harness, connect):
     await harness.open()
     client = await connect()
