@@ -18,16 +18,17 @@ BLOCKS = re.findall(r"```console\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
 
 
 @pytest.fixture
-def design(monkeypatch, capsys):
+def design(monkeypatch, capfd):
     """Run `roma design …`; return exit status, standard output and standard error."""
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["roma", "design", *arguments])
+        monkeypatch.setattr(sys, "stdout", sys.stdout)  # `main` puts its own in place
         # Rich asks the environment how wide a table may be.
         monkeypatch.setenv("COLUMNS", "100")
         with pytest.raises(SystemExit) as ended:
             main()
-        out, err = capsys.readouterr()
+        out, err = capfd.readouterr()
         return ended.value.code or 0, out, err
 
     return run
