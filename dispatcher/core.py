@@ -22,12 +22,14 @@ from dispatcher.schedulers.base import (
     PolicyView,
     RunChoice,
     Scheduler,
+    Together,
     UnloadChoice,
     WaitUntil,
 )
 from dispatcher.state.device_state import DeviceState
 from dispatcher.state.executors import Execution, Executor, Executors
 from dispatcher.state.lifecycle import ExecutorState, ExecutorStep, Rotation
+from dispatcher.state.partial import PartialExecutions
 from dispatcher.state.queues import ModelQueue, Queues
 from dispatcher.state.tickets import is_error
 from dispatcher.state.utility import UTILITIES
@@ -53,11 +55,13 @@ from roma.domain.events import (
     ModelRemoved,
     RequestArrived,
     RequestCancelled,
+    Result,
     Woken,
 )
 from roma.domain.model import ExecutorSpec, ModelSpec, Request
 
 _PROBING: Final = Rotation.PROBING  # reading a member of an Enum costs 70 ns in Python 3.11
+_OK: Final = Result.OK
 
 STORY_LENGTH: Final = 64
 """Number of events that an `InvalidTransition` can report."""
@@ -88,9 +92,12 @@ class Dispatcher:
         self.low_priority = self._queues.low_priority
         """Queues of low-priority requests, counted separately; only of models that received any."""
         self.executors = Executors()
-        state = PolicyView(self.queues, self.executors, self.low_priority, learned)
+        partial = PartialExecutions()
+        self.partial = partial.by_number
+        """Executions of which a planned device keeps the results of a segment, by number."""
+        state = PolicyView(self.queues, self.executors, self.low_priority, learned, self.partial)
         self.policies = Policies(state, options, gpu=gpu, cpu=cpu)
-        self._requests = Requests(self._queues, self.executors, self.policies, reaction)
+        self._requests = Requests(self._queues, self.executors, self.policies, partial, reaction)
         self._executions = Executions(self._queues, self.executors, self.policies, self._requests)
         self._wait_until: float | None = None
         self._ejections = Ejections(self.executors)
@@ -202,7 +209,10 @@ class Dispatcher:
             executor.completed += 1
         if failed or executor.errors or executor.rotation is _PROBING or executor.fault_share:
             self._ejections.on_ended(executor, execution.model, result, now)
-        self._requests.finish(execution, result, executor.spec.device, now)
+        if execution.part is None or execution.part.is_last or result is not _OK:
+            self._requests.finish(execution, result, executor.spec.device, now)
+        else:
+            self._requests.keep(execution, now)
         self.policies.on_queue(self.queues[execution.model], now)
         self.policies.on_executor(executor, now)
 
@@ -285,7 +295,7 @@ class Dispatcher:
                         break
                     case RunChoice():
                         self._run(choice, self.queues[choice.model], now)
-                    case Batch() | LoadChoice() | UnloadChoice():
+                    case Batch() | Together() | LoadChoice() | UnloadChoice():
                         self._executions.act(choice, now)
                     case DropChoice():
                         for request_id in choice.requests:

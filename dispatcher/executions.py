@@ -5,9 +5,10 @@ from typing import Final, assert_never
 from dispatcher.guards.admission import USUAL
 from dispatcher.policies import Policies
 from dispatcher.requests import Requests
-from dispatcher.schedulers.base import Batch, LoadChoice, UnloadChoice
+from dispatcher.schedulers.base import Batch, LoadChoice, Together, UnloadChoice
 from dispatcher.state.executors import Execution, Executor, Executors
 from dispatcher.state.queues import ModelQueue, Queues
+from roma.domain.actions import ExecutionPart
 from roma.domain.events import Abort, Execute, LoadEnded, LoadModel, Result, UnloadModel
 from roma.domain.model import Priority, Request
 
@@ -40,10 +41,18 @@ class Executions:
         *,
         variant: str,
         size: int,
+        part: ExecutionPart | None = None,
     ) -> Execution:
         """Start an execution of requests that have left their queues."""
         execution = Execution(
-            self._next, executor.spec.name, model, requests, started=now, variant=variant, size=size
+            self._next,
+            executor.spec.name,
+            model,
+            requests,
+            started=now,
+            variant=variant,
+            size=size,
+            part=part,
         )
         self._next += 1
         self.running[execution.id] = execution
@@ -63,15 +72,25 @@ class Executions:
         self._policies.on_queue(queue, now)
         self._policies.on_executor(executor, now)
 
-    def act(self, choice: Batch | LoadChoice | UnloadChoice, now: float) -> None:
-        """Send an action to a planned device."""
+    def _run_together(self, choice: Together, now: float) -> None:
+        last = len(choice.batches) - 1
+        for i, batch in enumerate(choice.batches):
+            part = ExecutionPart(batch.segment, batch.continues, with_next=i < last)
+            # They end together: the first one's time is that of all.
+            self._run_batch(batch, now, part, choice.seconds if i == 0 else 0.0)
+
+    def act(self, choice: Batch | Together | LoadChoice | UnloadChoice, now: float) -> None:
+        """Send an action, or those that begin together, to a planned device."""
+        if isinstance(choice, Together):
+            self._run_together(choice, now)
+            return
         name, model = choice.executor, choice.model
         executor, number = self._executors[name], self._next
         device, commands = executor.planned, self._requests.commands
         assert device is not None, f"{executor!r} is not a planned device"
         match choice:
             case Batch():
-                self._run_batch(choice, executor, now)
+                self._run_batch(choice, now)
                 return
             case LoadChoice():
                 self._next += 1
@@ -85,15 +104,30 @@ class Executions:
                 assert_never(choice)
         self._policies.on_memory(executor, model, now)
 
-    def _run_batch(self, batch: Batch, executor: Executor, now: float) -> None:
-        model, numbers = batch.model, batch.requests
-        requests = tuple([self._requests.live[number].request for number in numbers])
+    def _run_batch(
+        self,
+        batch: Batch,
+        now: float,
+        part: ExecutionPart | None = None,
+        expected: float | None = None,
+    ) -> None:
+        executor, model, numbers = self._executors[batch.executor], batch.model, batch.requests
+        variant, size = batch.variant or model, batch.size or len(numbers)
+        if part is not None and part.continues:
+            kept = self._requests.partial.begin(part.continues).execution
+            assert kept.executor == batch.executor, f"{kept.executor} has what {batch} continues"
+            requests, variant, size = kept.requests, kept.variant, kept.size
+            numbers = tuple([request.id for request in requests])
+        else:
+            requests = tuple([self._requests.live[number].request for number in numbers])
         for request in requests:
-            self._queues.of(request).remove(request.id)
-        variant, size = batch.variant or model, batch.size or len(requests)
-        execution = self._start(executor, model, requests, now, variant=variant, size=size)
+            if request.id in self._requests.live:
+                self._queues.of(request).remove(request.id)
+        execution = self._start(
+            executor, model, requests, now, variant=variant, size=size, part=part
+        )
         assert executor.planned is not None
-        executor.planned.begin(execution.id, variant, size, now)
+        executor.planned.begin(execution.id, variant, size, now, expected)
         self._requests.commands.append(
             Execute(
                 execution.id,
@@ -103,6 +137,7 @@ class Executions:
                 (batch.earliest, batch.latest),
                 variant=variant,
                 size=size,
+                part=part,
             )
         )
         self._policies.on_queue(self._queues.by_model[model], now)
@@ -119,9 +154,13 @@ class Executions:
             self._queues.by_model[execution.model],
         )
         executor.finish(execution, now)
+        part = execution.part
         if executor.planned is not None:
-            measured = duration if result is _OK else None
+            measured = duration if result is _OK and part is None else None
             executor.planned.end(execution.id, execution.variant, execution.size, now, measured)
+        if part is not None:
+            self._requests.partial.end(part.continues)
+            return  # it says nothing about whole requests
         request, sizes = execution.requests[0], queue.sizes
         if request.size >= sizes.upper > 0:
             is_bound = result is not _OK  # it may have ended early
@@ -155,6 +194,8 @@ class Executions:
         executor.finish(execution, now)
         if executor.planned is not None:
             executor.planned.end(execution.id, execution.variant, execution.size, now, None)
+        if execution.part is not None:
+            self._requests.partial.take_back(execution.part.continues, self._requests.commands)
         return execution
 
     def end_load(self, ended: LoadEnded, now: float) -> None:
@@ -172,6 +213,7 @@ class Executions:
         name = executor.spec.name
         if executor.spec.is_planned:
             self._loads = {n: what for n, what in self._loads.items() if what[0] != name}
+        self._requests.partial.lose(name)
         for execution in executor.running.values():
             self._give_up(execution, f"executable {name} was lost")
         executor.abandon(now)
@@ -184,5 +226,7 @@ class Executions:
 
     def _give_up(self, execution: Execution, detail: str) -> None:
         del self.running[execution.id]
+        if execution.part is not None:
+            self._requests.partial.end(execution.part.continues)
         self._requests.commands.append(Abort(execution.id))
         self._requests.fail(execution, detail)

@@ -10,6 +10,7 @@ from dispatcher.guards.admission import needs_cores, refusal
 from dispatcher.policies import Policies
 from dispatcher.state.executors import Execution, Executors
 from dispatcher.state.lifecycle import REQUEST, RequestState, RequestStep
+from dispatcher.state.partial import PartialExecutions
 from dispatcher.state.queues import ModelQueue, Queues
 from dispatcher.state.retry_budget import REQUESTS_PER_RETRY
 from dispatcher.state.tickets import Ticket, count, is_error
@@ -33,11 +34,17 @@ class Requests:
     """The live requests by id, with their deadlines."""
 
     def __init__(
-        self, queues: Queues, executors: Executors, policies: Policies, reaction: float
+        self,
+        queues: Queues,
+        executors: Executors,
+        policies: Policies,
+        partial: PartialExecutions,
+        reaction: float,
     ) -> None:
         self._queues = queues
         self._executors = executors
         self._policies = policies
+        self.partial = partial
         self._reaction = reaction
         self.live: dict[int, Ticket] = {}
         self.deadlines: list[tuple[float, int]] = []
@@ -88,8 +95,10 @@ class Requests:
             self.reject(ticket, _DEADLINE, detail, now)
 
     def run(self, request: Request, execution: Execution) -> None:
-        """Record that a request, taken out of its queue, runs."""
-        ticket = self.live[request.id]
+        """Record that a request, taken out of its queue, runs; it may have no client any more."""
+        ticket = self.live.get(request.id)
+        if ticket is None:
+            return
         ticket.state = _RUN[ticket.state]
         ticket.runs += 1
         ticket.execution = execution
@@ -103,6 +112,13 @@ class Requests:
                 self._end(ticket, step)
                 own = self._queues.of(request)
                 count(own, request, execution, result, device=device, now=now)
+
+    def keep(self, execution: Execution, now: float) -> None:
+        """Let the requests of a segment that is not the last wait for the next one."""
+        self.partial.keep(
+            execution, {r.id for r in execution.requests if r.id in self.live}, self.commands
+        )
+        self.resume(execution, now)
 
     def repeat(self, execution: Execution, unreachable: str, now: float) -> None:
         """Queue the requests of an execution that never ran once more, within the retry budget."""
@@ -120,11 +136,11 @@ class Requests:
                 self._put_back(ticket, queue, now)
 
     def resume(self, execution: Execution, now: float) -> None:
-        """Queue the requests of an execution that missed its window once more."""
+        """Queue the requests of an execution once more that missed its window, or was a part."""
         for request in reversed(execution.requests):
             ticket = self.live.get(request.id)
             if ticket is not None:
-                ticket.runs -= 1  # it never ran, and its deadline bounds the retries
+                ticket.runs -= 1  # it has not run, and its deadline bounds the retries
                 self._put_back(ticket, self._queues.of(request), now)
 
     def _put_back(self, ticket: Ticket, queue: ModelQueue, now: float) -> None:
@@ -199,3 +215,5 @@ class Requests:
     def _end(self, ticket: Ticket, step: Step[RequestState, RequestStep]) -> None:
         ticket.state = step[ticket.state]
         del self.live[ticket.request.id]
+        if self.partial.by_request:
+            self.partial.leave(ticket.request.id, self.commands)

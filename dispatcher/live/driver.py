@@ -38,6 +38,7 @@ from roma.domain.events import (
     Command,
     CoresApplied,
     CoresNeeded,
+    DiscardResults,
     Event,
     Execute,
     ExecutionEnded,
@@ -139,6 +140,9 @@ class DeviceCommands(Protocol):
 
     def unload(self, command: UnloadModel) -> None:
         """Free a model's memory."""
+
+    def discard(self, command: DiscardResults) -> None:
+        """Forget what a segment left."""
 
 
 class Driver:
@@ -288,6 +292,8 @@ class Driver:
                 self.devices[command.executor].load(command)
             case UnloadModel():
                 self.devices[command.executor].unload(command)
+            case DiscardResults():
+                self.devices[command.executor].discard(command)
             case CoresNeeded(model):
                 for executor in self.core.executors.of(model):
                     self.on_need(executor.spec.worker)

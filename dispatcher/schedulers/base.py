@@ -6,16 +6,17 @@ mutates nothing but its own index: the core carries a choice out, then reports t
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
 
 from dispatcher.state.executors import Executor, Executors
+from dispatcher.state.partial import PartialExecution
 from dispatcher.state.queues import ModelQueue
 from roma.config.policy_file import Policy
 from roma.config.scheduling import SchedulingConfig
-from roma.domain.actions import Capabilities
+from roma.domain.actions import Capabilities, Segment
 from roma.domain.events import Reason
 from roma.domain.model import Device, Request
 
@@ -52,6 +53,10 @@ class Batch:
     The batch may begin between `earliest` and `latest`. `variant` is the variant to run, or the
     model itself if there is none. `size` is the batch size that holds them, by default their
     number.
+
+    `segment`: run only this part; if it is not the last, the requests wait again, as one of
+    `PolicyView.partial`. `continues` is the execution among these that the segment goes on with:
+    its device, requests, variant and size are given.
     """
 
     executor: str
@@ -61,6 +66,8 @@ class Batch:
     latest: float
     variant: str | None
     size: int | None
+    segment: Segment | None
+    continues: int
 
     def __init__(
         self,
@@ -72,6 +79,8 @@ class Batch:
         *,
         variant: str | None = None,
         size: int | None = None,
+        segment: Segment | None = None,
+        continues: int = 0,
     ) -> None:
         self.executor = executor
         self.model = model
@@ -80,6 +89,19 @@ class Batch:
         self.latest = latest
         self.variant = variant
         self.size = size
+        self.segment = segment
+        self.continues = continues
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Run these batches, or segments, at once on one planned device; all begin, or none.
+
+    `seconds` is what they are predicted to take.
+    """
+
+    batches: tuple[Batch, ...]
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +144,7 @@ class WaitUntil:
         self.time = time
 
 
-Choice = RunChoice | Batch | LoadChoice | UnloadChoice | DropChoice | WaitUntil | None
+Choice = RunChoice | Batch | Together | LoadChoice | UnloadChoice | DropChoice | WaitUntil | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +157,8 @@ class PolicyView:
     """Queues of low-priority requests; only of models that received any."""
     learned: Policy | None = None
     """The trained policy of `qos-rl`."""
+    partial: Mapping[int, PartialExecution] = field(default_factory=dict)
+    """Executions of which a device keeps the results of a segment, by number."""
 
     def waits(self, model: str, request: int) -> bool:
         """Return True if a request still waits."""

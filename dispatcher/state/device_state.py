@@ -329,11 +329,14 @@ class DeviceState:
                 profile = self._loads[model] = ActionTimes(self._first_loads[model], now)
             profile.record(ended.duration, now)
 
-    def begin(self, execution: int, model: str, batch: int, now: float) -> None:
-        """Record that an INFER was sent to the device."""
+    def begin(
+        self, execution: int, model: str, batch: int, now: float, expected: float | None = None
+    ) -> None:
+        """Record that an INFER was sent to the device; `expected` seconds if it runs otherwise."""
         self.held[model].uses += 1
         self.held.move_to_end(model)
-        self.infers.add(execution, self.execution(model, batch), now)
+        seconds = self.execution(model, batch) if expected is None else expected
+        self.infers.add(execution, seconds, now)
 
     def end(
         self, execution: int, model: str, batch: int, now: float, duration: float | None

@@ -14,6 +14,7 @@ from dispatcher.state.lifecycle import (
     RotationStep,
 )
 from dispatcher.state.service_time import ServiceProfile
+from roma.domain.actions import ExecutionPart
 from roma.domain.model import Device, ExecutorSpec, Request
 
 RECOVERY: Final = 1.0
@@ -40,11 +41,22 @@ _DRAIN: Final = EXECUTOR.step(ExecutorStep.DRAIN)
 class Execution:
     """A batch: requests of one model that run together on one executor since `started`.
 
-    `variant` is what a planned device runs, `size` the size of its batch. `granted` is the time
-    that a slot of the executor had been granted until then, in core-seconds.
+    `variant` is what a planned device runs, `size` the size of its batch; `part` is None if it runs
+    the whole model, alone. `granted` is the time that a slot of the executor had been granted until
+    then, in core-seconds.
     """
 
-    __slots__ = ("executor", "granted", "id", "model", "requests", "size", "started", "variant")
+    __slots__ = (
+        "executor",
+        "granted",
+        "id",
+        "model",
+        "part",
+        "requests",
+        "size",
+        "started",
+        "variant",
+    )
 
     def __init__(
         self,
@@ -56,6 +68,7 @@ class Execution:
         started: float,
         variant: str,
         size: int,
+        part: ExecutionPart | None = None,
     ) -> None:
         self.id = id
         self.executor = executor
@@ -64,6 +77,7 @@ class Execution:
         self.started = started
         self.variant = variant
         self.size = size
+        self.part = part
         self.granted = 0.0
 
 

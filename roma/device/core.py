@@ -2,36 +2,39 @@
 
 No clock and no device: the real device server, the emulated one and the simulator share this core.
 It begins one INFER and one LOAD at a time, each kind in the order of `earliest`, and skips actions
-that cannot begin in their window; so a late device catches up. It decides nothing else: the
-dispatcher chooses what to load, evict, batch or refuse.
+that cannot begin in their window; so a late device catches up. INFERs that were sent to begin
+together count as one: the next begins when all of them have ended. It decides nothing else: the
+dispatcher chooses what to load, evict, batch, execute together or refuse.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from roma.domain.actions import Action, ActionOutcome, ActionStatus, Infer, Load, Unload
+from roma.domain.actions import Action, ActionOutcome, ActionStatus, Discard, Infer, Load, Unload
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Step: execute this action now, then report its end to `DeviceCore.end`."""
+    """Step: execute these actions now, then report the end of each to `DeviceCore.end`."""
 
     action: Infer | Load
+    others: tuple[Infer | Load, ...] = ()
+    """INFERs that begin together with it."""
 
 
 Step = Begin | ActionOutcome
 
 
 class _Lane:
-    """A kind of action: the waiting actions by `earliest`, and the running one."""
+    """A kind of action: the waiting ones by `earliest`, and those that run, since when."""
 
     __slots__ = ("running", "waiting")
 
     def __init__(self) -> None:
-        self.running: tuple[Infer | Load, float] | None = None
-        self.waiting: list[tuple[float, int, Infer | Load]] = []
+        self.running: dict[int, tuple[Infer | Load, float]] = {}
+        self.waiting: list[tuple[float, int, tuple[Infer | Load, ...]]] = []
 
 
 class DeviceCore:
@@ -52,41 +55,50 @@ class DeviceCore:
 
     def submit(self, action: Action, now: float) -> list[Step]:
         """Take an action; return the steps that follow, in order."""
-        if isinstance(action, Unload):
-            return [ActionOutcome(action.id, self._unload(action), now, now)]
+        match action:
+            case Unload():
+                return [ActionOutcome(action.id, self._unload(action), now, now)]
+            case Discard():
+                return [ActionOutcome(action.id, ActionStatus.OK, now, now)]
+            case Infer():
+                return self.submit_together((action,), now)
         if action.model not in self._needs:
-            detail = f"model = {action.model}: must be one that this worker has"
-            return [ActionOutcome(action.id, ActionStatus.INVALID, now, now, detail)]
-        if isinstance(action, Infer):
+            return [self._unknown(action, now)]
+        return self._wait(self._loads, (action,), now)
+
+    def submit_together(self, actions: Sequence[Infer], now: float) -> list[Step]:
+        """Take INFERs that begin together, in the window of the first; return the next steps."""
+        known = tuple([action for action in actions if action.model in self._needs])
+        steps: list[Step] = [self._unknown(a, now) for a in actions if a not in known]
+        for action in known:
             self._uses[action.model] += 1
-        lane = self._lane(action)
-        self._sequence += 1
-        heappush(lane.waiting, (action.earliest, self._sequence, action))
-        return self.advance(now)
+        return steps + self._wait(self._infers, known, now) if known else steps
 
     def advance(self, now: float) -> list[Step]:
         """Begin the actions that may begin now; skip those that are too late."""
         steps: list[Step] = []
         for lane in (self._loads, self._infers):
-            while lane.running is None and lane.waiting and lane.waiting[0][0] <= now:
-                _, _, action = heappop(lane.waiting)
-                steps.append(self._begin(lane, action, now))
+            while not lane.running and lane.waiting and lane.waiting[0][0] <= now:
+                _, _, actions = heappop(lane.waiting)
+                begun = [action for action in actions if self._begins(lane, action, now, steps)]
+                if begun:
+                    steps.append(Begin(begun[0], tuple(begun[1:])))
         return steps
 
     def end(self, action: int, status: ActionStatus, now: float, detail: str = "") -> list[Step]:
         """Record the end of a running action; return its outcome and the steps that follow."""
         for lane in (self._infers, self._loads):
-            if lane.running is not None and lane.running[0].id == action:
-                done, began = lane.running
-                lane.running = None
+            if action in lane.running:
+                done, began = lane.running.pop(action)
                 self._settle(done, status)
                 return [ActionOutcome(action, status, began, now, detail), *self.advance(now)]
         raise AssertionError(f"action {action} does not run")
 
     def drop(self) -> list[int]:
         """Drop waiting actions, whose dispatcher is gone, and return their ids; others run on."""
-        dropped = [action for x in (self._infers, self._loads) for _, _, action in x.waiting]
-        for lane in (self._infers, self._loads):
+        lanes = (self._infers, self._loads)
+        dropped = [action for x in lanes for _, _, actions in x.waiting for action in actions]
+        for lane in lanes:
             lane.waiting.clear()
         self._uses.subtract(action.model for action in dropped if isinstance(action, Infer))
         return [action.id for action in dropped]
@@ -94,21 +106,30 @@ class DeviceCore:
     def next_wakeup(self) -> float | None:
         """Return the time at which to call `advance`, if nothing ends or arrives before."""
         lanes = (self._infers, self._loads)
-        times = [x.waiting[0][0] for x in lanes if x.waiting and x.running is None]
+        times = [x.waiting[0][0] for x in lanes if x.waiting and not x.running]
         return min(times, default=None)
 
-    def _lane(self, action: Infer | Load) -> _Lane:
-        return self._infers if isinstance(action, Infer) else self._loads
+    def _wait(self, lane: _Lane, actions: tuple[Infer | Load, ...], now: float) -> list[Step]:
+        self._sequence += 1
+        heappush(lane.waiting, (actions[0].earliest, self._sequence, actions))
+        return self.advance(now)
 
-    def _begin(self, lane: _Lane, action: Infer | Load, now: float) -> Step:
+    @staticmethod
+    def _unknown(action: Infer | Load, now: float) -> ActionOutcome:
+        detail = f"model = {action.model}: must be one that this worker has"
+        return ActionOutcome(action.id, ActionStatus.INVALID, now, now, detail)
+
+    def _begins(self, lane: _Lane, action: Infer | Load, now: float, steps: list[Step]) -> bool:
+        """Return True if an action begins; add its outcome to the steps otherwise."""
         refused, detail = self._refusal(action, now)
         if refused is not None:
             self._settle(action, refused)
-            return ActionOutcome(action.id, refused, now, now, detail)
+            steps.append(ActionOutcome(action.id, refused, now, now, detail))
+            return False
         if isinstance(action, Load):
             self.free -= self._needs[action.model]
-        lane.running = (action, now)
-        return Begin(action)
+        lane.running[action.id] = (action, now)
+        return True
 
     def _refusal(self, action: Infer | Load, now: float) -> tuple[ActionStatus | None, str]:
         if now > action.latest:

@@ -13,7 +13,7 @@ next action waits.
 import logging
 import time
 from asyncio import Future, get_running_loop
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,12 +24,20 @@ import numpy as np
 from roma.device.core import Begin, DeviceCore, Step
 from roma.device.lane import WorkThread
 from roma.device.precise import Alarm
-from roma.device.runtimes.base import Runtime, default_signature
+from roma.device.runtimes.base import (
+    CoExecutingRuntime,
+    Runtime,
+    RuntimeItem,
+    default_signature,
+)
 from roma.device_protocol import ActionResult, Array, Submit, check
 from roma.domain.actions import (
+    Action,
     ActionOutcome,
     ActionStatus,
     Capabilities,
+    Discard,
+    ExecutionPart,
     Infer,
     Load,
     ModelCapabilities,
@@ -59,6 +67,8 @@ class _Task:
     staged: "_Staged | None" = None
     """Its inputs on the device, if they must be copied there."""
     outputs: Any = None
+    before: Any = None
+    """What the segment before this one left on the device."""
 
 
 class _Staged:
@@ -102,6 +112,11 @@ class DeviceRunner:
         self._tasks: dict[int, _Task] = {}
         """Tasks by the device's own ids, because a new dispatcher may reuse its predecessor's."""
         self._running: set[int] = set()
+        self._company: list[Infer] = []
+        """INFERs that begin together with one that has not come yet."""
+        self._kept: dict[int, tuple[int, Any]] = {}
+        """Where a segment ended and what it left, by its dispatcher's id."""
+        self._together = runtime.together if isinstance(runtime, CoExecutingRuntime) else 1
         self._bytes = 0
         self._sequence = 0
         self._max_waiting, self._max_bytes = max_waiting, max_waiting_bytes
@@ -114,7 +129,8 @@ class DeviceRunner:
     @property
     def offer(self) -> Capabilities:
         """Capabilities of the device, including the models loaded now."""
-        return Capabilities(self._core.pages, self._models, tuple(sorted(self._core.loaded)))
+        loaded = tuple(sorted(self._core.loaded))
+        return Capabilities(self._core.pages, self._models, loaded, self._together)
 
     def start(self) -> None:
         """Start the threads; raises OSError."""
@@ -142,21 +158,37 @@ class DeviceRunner:
             refused = ActionStatus.INVALID, str(error)
         if refused is not None:
             reply(ActionResult(ActionOutcome(message.action.id, refused[0], now, now, refused[1])))
+            self._begin_company(message.action, now)  # the others do not wait for it
             return
         self._sequence += 1
         self._tasks[self._sequence] = task = _Task(message, reply, size)
         self._bytes += size
-        if self._inputs is not None and isinstance(message.action, Infer):
-            task.staged = _Staged(
-                partial(self._runtime.stage, message.action.model, message.inputs)
-            )
-            self._inputs.begin(task.staged.do, _ignore)
-        self._follow(self._core.submit(replace(message.action, id=self._sequence), now))
+        action = replace(message.action, id=self._sequence)
+        if isinstance(action, Infer):
+            if self._inputs is not None and message.inputs:
+                task.staged = _Staged(partial(self._runtime.stage, action.model, message.inputs))
+                self._inputs.begin(task.staged.do, _ignore)
+            self._company.append(action)
+            self._begin_company(action, now)
+            return
+        if isinstance(action, Discard):
+            self._kept.pop(action.infer, None)
+        self._follow(self._core.submit(action, now))
+
+    def _begin_company(self, last: Action, now: float) -> None:
+        """Pass INFERs that begin together to the core, if this is the last of them."""
+        if not isinstance(last, Infer) or (last.part is not None and last.part.with_next):
+            return
+        company, self._company = self._company, []
+        if company:
+            self._follow(self._core.submit_together(company, now))
 
     def drop(self) -> None:
         """Drop waiting actions and the replies of running ones: their dispatcher disconnected."""
-        for number in self._core.drop():
+        for number in [*self._core.drop(), *(action.id for action in self._company)]:
             self._bytes -= self._tasks.pop(number).size
+        self._company.clear()
+        self._kept.clear()
         for task in self._tasks.values():
             task.reply = None
         self._alarm.set(None)
@@ -172,8 +204,9 @@ class DeviceRunner:
         """Return the status and reason if an action must be refused; raises TensorError."""
         if self._is_ending:
             return ActionStatus.ENDING, "the worker is ending"
-        if len(self._tasks) >= self._max_waiting:
-            return ActionStatus.BUSY, f"actions = {len(self._tasks)}: must be < {self._max_waiting}"
+        held = len(self._tasks) + len(self._kept)
+        if held >= self._max_waiting and not isinstance(message.action, Discard):
+            return ActionStatus.BUSY, f"actions = {held}: must be < {self._max_waiting}"
         if self._bytes + size > self._max_bytes:
             return (
                 ActionStatus.BUSY,
@@ -196,7 +229,26 @@ class DeviceRunner:
         name = message.signature or default_signature(signatures)
         if name not in signatures:
             raise TensorError(f"signature = {name}: must be one of {', '.join(signatures)}")
+        if action.part is not None:
+            self._check_part(action.part, offer)
+            if action.part.continues:
+                return  # its inputs came with the first segment
         check(message.inputs, signatures[name], action.batch)
+
+    def _check_part(self, part: ExecutionPart, offer: ModelCapabilities) -> None:
+        if part.with_next and len(self._company) + 1 >= self._together:
+            raise TensorError(f"with_next: this device executes {self._together} at once")
+        if (segment := part.segment) is None:
+            return
+        if not isinstance(self._runtime, CoExecutingRuntime):
+            raise TensorError("segment: this device executes whole models alone")
+        if segment.total != offer.segments:
+            raise TensorError(f"segment.total = {segment.total}: must be {offer.segments}")
+        kept = self._kept.get(part.continues, (0, None))[0]
+        if segment.begin != kept:
+            raise TensorError(
+                f"segment.begin = {segment.begin}: must be {kept}, where {part.continues} ended"
+            )
 
     def _on_alarm(self) -> None:
         self._follow(self._core.advance(time.monotonic()))
@@ -205,20 +257,33 @@ class DeviceRunner:
         # Start device work first: replies can wait some microseconds.
         for step in steps:
             if isinstance(step, Begin):
-                self._begin(step.action)
+                self._begin(step)
         self._alarm.set(self._core.next_wakeup())
         for step in steps:
             if isinstance(step, ActionOutcome):
                 self._tell(step)
 
-    def _begin(self, action: Infer | Load) -> None:
-        self._running.add(action.id)
-        done = partial(self._on_end, action.id)
+    def _begin(self, step: Begin) -> None:
+        action, runtime = step.action, self._runtime
         if isinstance(action, Load):
-            self._loads.begin(partial(self._runtime.load, action.model), done)
+            self._running.add(action.id)
+            self._loads.begin(partial(runtime.load, action.model), partial(self._on_end, action.id))
             return
-        task = self._tasks[action.id]
-        self._infers.begin(partial(_execute, self._runtime, task, self._signature(task)), done)
+        numbers = [action.id, *(other.id for other in step.others)]
+        self._running.update(numbers)
+        tasks = [self._tasks[number] for number in numbers]
+        if not step.others and (action.part is None or action.part.segment is None):
+            work = partial(_execute, runtime, tasks[0], self._signature(tasks[0]))
+            self._infers.begin(work, partial(self._on_end, action.id))
+            return
+        for task in tasks:
+            assert isinstance(task.message.action, Infer)
+            if (part := task.message.action.part) is not None and part.continues:
+                task.before = self._kept.pop(part.continues, (0, None))[1]
+        assert isinstance(runtime, CoExecutingRuntime)
+        together = [(task, self._signature(task)) for task in tasks]
+        work = partial(_execute_together, runtime, together)
+        self._infers.begin(work, partial(self._on_ends, numbers))
 
     def _signature(self, task: "_Task") -> str:
         signatures = self._runtime.models[task.message.action.model].signatures
@@ -244,6 +309,13 @@ class DeviceRunner:
                 if not future.done():
                     future.set_result(None)
 
+    def _on_ends(
+        self, numbers: Sequence[int], values: Sequence[Any] | None, error: Exception | None
+    ) -> None:
+        for number, value in zip(numbers, values or [error] * len(numbers), strict=True):
+            is_error = isinstance(value, Exception)
+            self._on_end(number, None if is_error else value, value if is_error else None)
+
     def _tell(self, outcome: ActionOutcome) -> None:
         task = self._tasks.pop(outcome.id)
         self._bytes -= task.size
@@ -257,6 +329,11 @@ class DeviceRunner:
         if task.outputs is None or outcome.status is not ActionStatus.OK:
             task.reply(result)
             return
+        if isinstance(action, Infer) and action.part is not None and not action.part.is_last:
+            assert action.part.segment is not None
+            self._kept[action.id] = action.part.segment.end, task.outputs
+            task.reply(result)
+            return
         fetch = partial(self._runtime.fetch, action.model, self._signature(task), task.outputs)
         done = partial(_on_fetched, task.reply, result)
         if self._outputs is not None:
@@ -267,9 +344,39 @@ class DeviceRunner:
 
 def _execute(runtime: Runtime, task: _Task, signature: str) -> Any:
     """Execute a batch once its inputs are on the device."""
-    model, inputs = task.message.action.model, task.message.inputs
-    staged = runtime.stage(model, inputs) if task.staged is None else task.staged.get()
-    return runtime.execute(model, signature, staged)
+    return runtime.execute(task.message.action.model, signature, _inputs(runtime, task))
+
+
+def _inputs(runtime: Runtime, task: _Task) -> Any:
+    """Return the inputs on the device, or what the segment before this one left there."""
+    action = task.message.action
+    if isinstance(action, Infer) and action.part is not None and action.part.continues:
+        if task.before is None:
+            raise TensorError(f"continues = {action.part.continues}: another one has gone on there")
+        return task.before
+    if task.staged is not None:
+        return task.staged.get()
+    return runtime.stage(action.model, task.message.inputs)
+
+
+def _execute_together(
+    runtime: CoExecutingRuntime, tasks: Sequence[tuple[_Task, str]]
+) -> Sequence[Any]:
+    """Execute batches, or segments, at once; return what each left, or its error."""
+    items = [_item(runtime, *task) for task in tasks]
+    able = [item for item in items if isinstance(item, RuntimeItem)]
+    left = iter(runtime.execute_together(able) if able else ())
+    return [next(left) if isinstance(item, RuntimeItem) else item for item in items]
+
+
+def _item(runtime: Runtime, task: _Task, signature: str) -> RuntimeItem | Exception:
+    action = task.message.action
+    assert isinstance(action, Infer)
+    segment = None if action.part is None else action.part.segment
+    try:
+        return RuntimeItem(action.model, signature, segment, _inputs(runtime, task))
+    except Exception as error:  # it is one action's outcome, not that of its company
+        return error
 
 
 def _on_fetched(reply: Reply, result: ActionResult, value: Any, error: Exception | None) -> None:

@@ -5,13 +5,16 @@ dispatcher can be tested, and compared with the paper, on a machine without a GP
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from roma.device.models_table import TableModel
+from roma.device.overlap import seconds_together
 from roma.device.precise import sleep_until
-from roma.device.runtimes.base import DEFAULT_SIGNATURE, RuntimeModel
+from roma.device.runtimes.base import DEFAULT_SIGNATURE, RuntimeItem, RuntimeModel
 from roma.device_protocol import Array, Signature, TensorSpec
 from roma.domain.actions import ModelCapabilities
 
@@ -55,13 +58,14 @@ class EmulatedRuntime:
 
     def execute(self, name: str, signature: str, staged: Mapping[str, Array]) -> dict[str, Array]:
         """Wait as long as the batch took; return zeros."""
-        ends = time.monotonic()
-        batch = len(staged[INPUT])
-        ends += self._offers[name].seconds(batch)
-        (spec,) = self.models[name].signatures[signature].outputs
-        output = np.zeros((batch, *spec.shape[1:]), np.float32)
+        ends = time.monotonic() + self._offers[name].seconds(len(staged[INPUT]))
+        outputs = self._outputs(name, signature, staged)
         sleep_until(ends)
-        return {OUTPUT: output}
+        return outputs
+
+    def _outputs(self, name: str, signature: str, staged: Mapping[str, Array]) -> dict[str, Array]:
+        (spec,) = self.models[name].signatures[signature].outputs
+        return {OUTPUT: np.zeros((len(staged[INPUT]), *spec.shape[1:]), np.float32)}
 
     def fetch(self, name: str, signature: str, outputs: dict[str, Array]) -> dict[str, Array]:
         """Return the arguments unchanged: nothing need be copied."""
@@ -69,6 +73,37 @@ class EmulatedRuntime:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+class CoExecutingEmulatedRuntime(EmulatedRuntime):
+    """Emulated device that executes up to `together` batches at once, or segments of them.
+
+    A model has `segments` of equal length. Together they take `seconds_together` of what each takes
+    alone.
+    """
+
+    def __init__(
+        self, models: Mapping[str, TableModel], *, segments: int, together: int, overlap: float
+    ) -> None:
+        super().__init__(models)
+        self.together = together
+        self._overlap = overlap
+        self._offers = {
+            name: replace(offer, segments=segments) for name, offer in self._offers.items()
+        }
+
+    def execute_together(self, items: Sequence[RuntimeItem]) -> Sequence[Any]:
+        """Wait as long as the items take; return zeros, or the inputs for the next segment."""
+        begun = time.monotonic()
+        alone = [i.share * self._offers[i.model].seconds(len(i.staged[INPUT])) for i in items]
+        left = [
+            self._outputs(i.model, i.signature, i.staged)
+            if i.segment is None or i.segment.is_last
+            else i.staged
+            for i in items
+        ]
+        sleep_until(begun + seconds_together(alone, self._overlap))
+        return left
 
 
 def _signature(model: TableModel, full: bool) -> Signature:

@@ -14,6 +14,7 @@ from roma.device_protocol.headers import (
     ConnectHeader,
     HelloHeader,
     ModelHeader,
+    PartHeader,
     PingHeader,
     PongHeader,
     RefusedHeader,
@@ -36,9 +37,12 @@ from roma.domain.actions import (
     Action,
     ActionOutcome,
     Capabilities,
+    Discard,
+    ExecutionPart,
     Infer,
     Load,
     ModelCapabilities,
+    Segment,
     Unload,
 )
 from roma.domain.errors import WireError
@@ -176,10 +180,17 @@ def _submit(action: Action, signature: str, tensors: list[TensorHeader]) -> Subm
     if isinstance(action, Unload):
         header.action = "unload"
         return header
+    if isinstance(action, Discard):
+        header.action, header.infer = "discard", action.infer
+        return header
     header.earliest = _finite("earliest", action.earliest)
     header.latest = None if action.latest == math.inf else _finite("latest", action.latest)
     if isinstance(action, Infer):
         header.batch = action.batch
+        if (part := action.part) is not None:
+            s = part.segment
+            segment = None if s is None else (s.begin, s.end, s.total)
+            header.part = PartHeader(segment, part.continues, part.with_next)
     else:
         header.action = "load"
     return header
@@ -194,6 +205,7 @@ def _hello(hello: Hello, tensors: list[TensorHeader]) -> HelloHeader:
             executions={b: _finite("execution", t) for b, t in m.executions.items()},
             signatures=dict(hello.signatures.get(name, {})),
             any_batch=m.any_batch,
+            segments=m.segments,
         )
         for name, m in offer.models.items()
     }
@@ -204,6 +216,7 @@ def _hello(hello: Hello, tensors: list[TensorHeader]) -> HelloHeader:
         pages=offer.pages,
         models=models,
         loaded=offer.loaded,
+        together=offer.together,
     )
 
 
@@ -245,6 +258,8 @@ def _message(header: bytearray, payload: bytearray) -> Message:  # noqa: PLR0911
 def _action(header: SubmitHeader) -> Action:
     if header.action == "unload":
         return Unload(header.id, header.model)
+    if header.action == "discard":
+        return Discard(header.id, header.model, header.infer)
     if header.earliest is UNSET or header.latest is UNSET:
         raise WireError(f"action = {header.action}: must have earliest and latest")
     times = header.earliest, math.inf if header.latest is None else header.latest
@@ -252,14 +267,23 @@ def _action(header: SubmitHeader) -> Action:
         return Load(header.id, header.model, *times)
     if header.batch is UNSET:
         raise WireError("action = infer: must have a batch")
-    return Infer(header.id, header.model, header.batch, *times)
+    return Infer(header.id, header.model, header.batch, *times, part=_part(header.part))
+
+
+def _part(header: PartHeader | None) -> ExecutionPart | None:
+    if header is None:
+        return None
+    segment = None if header.segment is None else Segment(*header.segment)
+    if segment is not None and not segment.begin < segment.end <= segment.total:
+        raise WireError(f"segment = {header.segment}: must be a part of its total")
+    return ExecutionPart(segment, header.continues, header.with_next)
 
 
 def _offer(header: HelloHeader) -> Hello:
     models = {
-        name: ModelCapabilities(m.pages, m.load, m.executions, m.any_batch)
+        name: ModelCapabilities(m.pages, m.load, m.executions, m.any_batch, m.segments)
         for name, m in header.models.items()
     }
-    offer = Capabilities(header.pages, models, header.loaded)
+    offer = Capabilities(header.pages, models, header.loaded, header.together)
     signatures = {name: m.signatures for name, m in header.models.items()}
     return Hello(header.worker, offer, signatures, header.protocol)

@@ -59,6 +59,7 @@ class ModelHeader(Struct):
     executions: dict[Whole, Seconds]
     signatures: dict[str, Signature]
     any_batch: bool = False
+    segments: Positive = 1
 
 
 class HelloHeader(FrameHeader, tag="hello"):
@@ -69,12 +70,24 @@ class HelloHeader(FrameHeader, tag="hello"):
     pages: Whole
     models: dict[str, ModelHeader]
     loaded: tuple[str, ...]
+    together: Positive = 1
 
 
-class SubmitHeader(FrameHeader, tag="submit"):
-    """Header of Submit; an Unload has neither times nor batch, and a Load no batch."""
+class PartHeader(Struct):
+    """Header of an ExecutionPart; `segment` is its begin, end and total."""
 
-    action: Literal["infer", "load", "unload"]
+    segment: tuple[Whole, Positive, Positive] | None = None
+    continues: Whole = 0
+    with_next: bool = False
+
+
+class SubmitHeader(FrameHeader, tag="submit", omit_defaults=True):
+    """Header of Submit; an Unload and a Discard have neither times nor batch, and a Load no batch.
+
+    `infer` is the action whose results a Discard means.
+    """
+
+    action: Literal["infer", "load", "unload", "discard"]
     id: Whole
     model: str
     signature: str
@@ -82,6 +95,8 @@ class SubmitHeader(FrameHeader, tag="submit"):
     earliest: Seconds | UnsetType = UNSET
     latest: Seconds | UnsetType | None = UNSET
     """JSON has no infinity: null means that the action may begin at any time."""
+    part: PartHeader | None = None
+    infer: Whole = 0
 
 
 class ResultHeader(FrameHeader, tag="result"):

@@ -49,14 +49,59 @@ class ActionStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """Pieces `begin` to `end` (excluded) of the `total` that a model's execution consists of.
+
+    Its results stay on the device until the next segment runs, unless it is the last (Abacus,
+    §6.1).
+    """
+
+    begin: int
+    end: int
+    total: int
+
+    @property
+    def share(self) -> float:
+        """The share of the model's execution."""
+        return (self.end - self.begin) / self.total
+
+    @property
+    def is_last(self) -> bool:
+        """True if the model's outputs are known after it."""
+        return self.end == self.total
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionPart:
+    """Execution of a batch that is not of the whole model, or not alone on its device.
+
+    `continues` is the number of the execution whose segment ended where this one begins, 0 for the
+    first. `with_next`: it begins together with the one that is sent next, and so on.
+    """
+
+    segment: Segment | None = None
+    continues: int = 0
+    with_next: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """True if the model's outputs are known after it."""
+        return self.segment is None or self.segment.is_last
+
+
+@dataclass(frozen=True, slots=True)
 class Infer:
-    """Run one batch of `batch` examples; it may begin from `earliest` until `latest`."""
+    """Run one batch of `batch` examples; it may begin from `earliest` until `latest`.
+
+    `part` is None for a whole model that runs alone. Those that begin together have one window.
+    """
 
     id: int
     model: str
     batch: int
     earliest: float
     latest: float
+    part: ExecutionPart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +122,16 @@ class Unload:
     model: str
 
 
-Action = Infer | Load | Unload
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Forget the results of a segment, the action `infer`, which nothing continues."""
+
+    id: int
+    model: str
+    infer: int
+
+
+Action = Infer | Load | Unload | Discard
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +155,14 @@ class ModelCapabilities:
     """A model as a device measured it: `load` and `executions` (by batch size) in seconds.
 
     `any_batch`: it runs batches of every size up to the largest of these, not only of these sizes.
+    `segments` is the number of pieces in which it can be executed.
     """
 
     pages: int
     load: float
     executions: Mapping[int, float]
     any_batch: bool = False
+    segments: int = 1
 
     def seconds(self, batch: int) -> float:
         """Return the seconds of a batch; sizes that were not measured are interpolated linearly.
@@ -127,8 +183,12 @@ class ModelCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of a device: its pages, its models, and the models that are loaded now."""
+    """Capabilities of a device: its pages, its models, and the models that are loaded now.
+
+    `together` is the number of batches that it can execute at once.
+    """
 
     pages: int
     models: Mapping[str, ModelCapabilities]
     loaded: tuple[str, ...] = field(default=())
+    together: int = 1

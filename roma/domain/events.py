@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from roma.domain.actions import Capabilities
+from roma.domain.actions import Capabilities, ExecutionPart
 from roma.domain.model import ExecutorSpec, ModelSpec, Request
 
 
@@ -221,7 +221,8 @@ class Execute:
     A planned device begins it within `window` (earliest and latest point in time) or not at all.
     The
     device knows the model as `variant` and runs a batch of `size`, which may exceed the number of
-    requests.
+    requests. `part` is None for a whole model that runs alone; requests of a segment that is not
+    the last are not answered by it.
     """
 
     execution: int
@@ -231,6 +232,7 @@ class Execute:
     window: tuple[float, float]
     variant: str
     size: int
+    part: ExecutionPart | None
 
     def __init__(
         self,
@@ -243,6 +245,7 @@ class Execute:
         *,
         variant: str | None = None,
         size: int | None = None,
+        part: ExecutionPart | None = None,
     ) -> None:
         self.execution = execution
         self.executor = executor
@@ -251,6 +254,7 @@ class Execute:
         self.window = window
         self.variant = model if variant is None else variant
         self.size = len(requests) if size is None else size
+        self.part = part
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +273,15 @@ class UnloadModel:
 
     executor: str
     model: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardResults:
+    """Forget on a planned device what the segment of an execution left: nobody waits for it."""
+
+    executor: str
+    model: str
+    execution: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,4 +322,4 @@ class CoresNeeded:
     model: str
 
 
-Command = Execute | LoadModel | UnloadModel | Abort | Reject | Fail | CoresNeeded
+Command = Execute | LoadModel | UnloadModel | DiscardResults | Abort | Reject | Fail | CoresNeeded

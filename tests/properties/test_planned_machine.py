@@ -19,9 +19,18 @@ from dispatcher.schedulers.clockwork.policy import Clockwork, ClockworkPaper
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from roma.config.scheduling import SchedulingConfig
 from roma.device.core import Begin, DeviceCore
-from roma.domain.actions import ActionStatus, Capabilities, Infer, Load, ModelCapabilities, Unload
+from roma.domain.actions import (
+    ActionStatus,
+    Capabilities,
+    Discard,
+    Infer,
+    Load,
+    ModelCapabilities,
+    Unload,
+)
 from roma.domain.events import (
     Abort,
+    DiscardResults,
     Execute,
     ExecutionEnded,
     ExecutionMissed,
@@ -56,6 +65,7 @@ class Devices(RuleBasedStateMachine):
 
     offers = MODELS
     """By the name under which a device has it."""
+    together = 1
 
     def begin(self, specs, pages, **chosen):
         self.core = Dispatcher(specs, cpu=CpuRoundRobin, **chosen)
@@ -64,6 +74,7 @@ class Devices(RuleBasedStateMachine):
         self.requests, self.ended, self.running = {}, Counter(), {}
         self.pages = dict(zip(DEVICES, pages, strict=True))
         self.workers, self.versions, self.late = {}, Counter(), dict.fromkeys(DEVICES, 0.0)
+        self.company = {name: [] for name in DEVICES}
         self.was_late = False
         for name in DEVICES:
             spec = ExecutorSpec(name, Device.GPU, tuple(self.core.queues), is_planned=True)
@@ -72,6 +83,7 @@ class Devices(RuleBasedStateMachine):
 
     def check(self, command):
         """Check a batch before it is sent."""
+        assert not any(self.ended[request] for request in command.requests)
 
     def check_answer(self, request):
         """Check an answer."""
@@ -80,8 +92,10 @@ class Devices(RuleBasedStateMachine):
         worker = self.workers[name] = DeviceCore(
             self.pages[name], {m: o.pages for m, o in self.offers.items()}
         )
+        self.company[name] = []
+        loaded = tuple(worker.loaded)
         self.feed(
-            ExecutorReady(name, Capabilities(worker.pages, self.offers, tuple(worker.loaded)))
+            ExecutorReady(name, Capabilities(worker.pages, self.offers, loaded, self.together))
         )
 
     def feed(self, event):
@@ -92,15 +106,18 @@ class Devices(RuleBasedStateMachine):
                     assert first <= self.now <= last
                     taken = {r for running in self.running.values() for r in running}
                     assert taken.isdisjoint(requests)
-                    assert not any(self.ended[request] for request in requests)
                     self.check(command)
                     self.running[execution] = requests
-                    infer = Infer(execution, command.variant, command.size, first, last)
+                    infer = Infer(
+                        execution, command.variant, command.size, first, last, command.part
+                    )
                     self.give(executor, infer)
                 case LoadModel(load, executor, model, latest):
                     self.give(executor, Load(load, model, self.now, latest))
                 case UnloadModel(executor, model):
                     self.give(executor, Unload(0, model))
+                case DiscardResults(executor, model, execution):
+                    self.give(executor, Discard(0, model, execution))
                 case Reject(request) | Fail(request):
                     self.ended[request] += 1
                 case Abort(execution):
@@ -116,8 +133,15 @@ class Devices(RuleBasedStateMachine):
         self.later(self.now, lambda v=self.versions[name]: self.take(name, v, action))
 
     def take(self, name, version, action):
-        if version == self.versions[name]:
-            self.follow(name, self.workers[name].submit(action, self.now))
+        if version != self.versions[name]:
+            return
+        if isinstance(action, Infer) and action.part is not None:
+            self.company[name].append(action)
+            if not action.part.with_next:
+                company, self.company[name] = self.company[name], []
+                self.follow(name, self.workers[name].submit_together(company, self.now))
+            return
+        self.follow(name, self.workers[name].submit(action, self.now))
 
     def later(self, time, act):
         heapq.heappush(self.agenda, (time, next(self.sequence), act))
@@ -131,7 +155,8 @@ class Devices(RuleBasedStateMachine):
                 busy = offer.load if isinstance(action, Load) else offer.seconds(action.batch)
                 busy += self.late[name]
                 self.late[name] = 0.0
-                self.later(self.now + busy, lambda a=action: self.done(name, version, a.id))
+                for begun in (action, *step.others):
+                    self.later(self.now + busy, lambda a=begun: self.done(name, version, a.id))
             else:
                 self.later(self.now, lambda o=step: self.report(version, name, o))
         wakeup = self.workers[name].next_wakeup()
@@ -158,13 +183,17 @@ class Devices(RuleBasedStateMachine):
             took, is_missed = outcome.duration if is_ok else None, not is_ok
             self.feed(LoadEnded(outcome.id, is_ok, took, is_missed))
         elif is_ok:
-            for request in requests:
+            for request in self.answered(outcome.id, requests):
                 if not self.ended[request]:
                     self.ended[request] += 1
                     self.check_answer(request)
             self.feed(ExecutionEnded(outcome.id, Result.OK, outcome.duration))
         else:
             self.feed(ExecutionMissed(outcome.id))
+
+    def answered(self, execution, requests):
+        """Return the requests that an execution answers."""
+        return requests
 
     @rule(dt=st.sampled_from([0.0, 0.001, 0.007, 0.02, 0.05, 0.3, 2.0]))
     def time_passes(self, dt):
@@ -252,6 +281,7 @@ class PlannedMachine(Devices):
         self.begin(specs, pages, gpu=policy, options=SchedulingConfig(ahead=ahead))
 
     def check(self, command):
+        super().check(command)
         _, last = command.window
         assert command.size == len(command.requests) in MODELS[command.model].executions
         for request in command.requests:

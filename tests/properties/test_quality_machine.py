@@ -52,6 +52,7 @@ class QualityMachine(Devices):
         self.begin(specs, pages, gpu=policy, options=SchedulingConfig(quality=quality))
 
     def check(self, command):
+        super().check(command)
         served = {v.name: v for v in VARIANTS}.get(command.variant)
         spec = self.core.queues[command.model].spec
         requests = [self.requests[r] for r in command.requests]

@@ -70,9 +70,11 @@ class ScriptedRuntime:
 class Worker:
     """A worker in this process, on a port of its own."""
 
-    def __init__(self, port, models=None, *, pages=4, needs=1, token=None, offers=None):
+    def __init__(
+        self, port, models=None, *, pages=4, needs=1, token=None, offers=None, runtime=None
+    ):
         self.port = port
-        self.runtime = ScriptedRuntime(models or {"m": PAIR, "n": PAIR})
+        self.runtime = runtime or ScriptedRuntime(models or {"m": PAIR, "n": PAIR})
         alike = {name: ModelCapabilities(needs, 0.001, TIMES) for name in self.runtime.models}
         self._offers = offers or alike
         self._pages = pages
@@ -86,7 +88,8 @@ class Worker:
         self.device.start()
 
     async def stop(self):
-        self.runtime.gate.set()
+        if isinstance(self.runtime, ScriptedRuntime):
+            self.runtime.gate.set()
         assert await self.server.stop(60.0)
 
 

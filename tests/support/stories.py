@@ -18,6 +18,7 @@ from roma.domain.events import (
     Abort,
     CoresApplied,
     CoresNeeded,
+    DiscardResults,
     Execute,
     ExecutionEnded,
     ExecutionUnreachable,
@@ -252,6 +253,8 @@ def said(command):
             return f"execute {command.execution}: {command.model} {requests} on {command.executor}{begin}"
         case LoadModel():
             return f"load {command.load}: {command.model} on {command.executor}"
+        case DiscardResults():
+            return f"discard what {command.execution} left on {command.executor}"
         case UnloadModel():
             return f"unload {command.model} from {command.executor}"
         case Reject():

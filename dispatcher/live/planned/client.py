@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from dispatcher.live.planned.link import Link
 from roma.config.watched_file import Watched
 from roma.device_protocol import ActionResult, Array, ClockOffset, Connect, Hello, Pong, Submit
-from roma.domain.actions import Action, Unload
+from roma.domain.actions import Action, Discard, Unload
 from roma.domain.errors import BackendError, BackendLost, WireError
 from roma.security.tokens import Token
 
@@ -174,7 +174,7 @@ class ActionClient:
 
 
 def _on_its_clock(action: Action, offset: ClockOffset) -> Action:
-    if isinstance(action, Unload):
+    if isinstance(action, Unload | Discard):
         return action
     latest = action.latest if action.latest == math.inf else offset.to_worker(action.latest)
     return replace(action, earliest=offset.to_worker(action.earliest), latest=latest)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from dispatcher.live.auth.callers import Grant
@@ -22,9 +22,19 @@ from dispatcher.live.planned.examples import ExampleCall, joined, split
 from roma.config.executable import Executable
 from roma.config.watched_file import Watched
 from roma.device_protocol import ActionResult, Array, Hello, Signature
-from roma.domain.actions import Action, ActionOutcome, ActionStatus, Infer, Load, Unload
+from roma.domain.actions import (
+    Action,
+    ActionOutcome,
+    ActionStatus,
+    Discard,
+    ExecutionPart,
+    Infer,
+    Load,
+    Unload,
+)
 from roma.domain.errors import TensorError, WireError
 from roma.domain.events import (
+    DiscardResults,
     Execute,
     ExecutionEnded,
     ExecutionMissed,
@@ -44,6 +54,8 @@ from roma.tensors import arrays
 Signatures = dict[str, "ModelSignatures"]
 """Signatures by model."""
 
+ActionCommand = Execute | LoadModel | UnloadModel | DiscardResults
+
 log: Final = logging.getLogger(__name__)
 
 ERRORS: Final = decades(1e-5, 1.0)
@@ -55,6 +67,9 @@ _DISAGREES: Final = frozenset({ActionStatus.NOT_LOADED, ActionStatus.NO_PAGES, A
 
 _NOT_BEGUN: Final = frozenset({ActionStatus.MISSED, ActionStatus.ENDING})
 """Statuses without a fault in the device's state: nothing was done, and it may be retried."""
+
+_AGAIN: Final = _NOT_BEGUN | {ActionStatus.BUSY}
+"""Statuses after which the requests of a batch wait again, and may run elsewhere."""
 
 _CLOSED: Final = "the connection is closed"
 
@@ -101,8 +116,12 @@ class PlannedDevice:
         self._signatures = signatures
         self._timeout = timeout
         self._complaints = RateLimitedLogger(log, asyncio.get_running_loop())
-        self._asked: dict[int, tuple[Execute | LoadModel | UnloadModel, float, float]] = {}
+        self._asked: dict[int, tuple[ActionCommand, float, float]] = {}
         """Command, start and predicted seconds of each action; the oldest first."""
+        self._company: list[tuple[Execute, Sequence[Call | None]]] = []
+        """Batches that begin together with one that has not come yet."""
+        self._kept: dict[int, int] = {}
+        """Actions whose results the device keeps for the next segment, by execution."""
         self._held: dict[int, list[Grant]] = {}
         """Callers' grants of each action, held as long as it runs."""
         self._last_action = 0
@@ -129,21 +148,46 @@ class PlannedDevice:
 
     def execute(self, command: Execute, calls: Sequence[Call | None]) -> None:
         """Run a batch; a call is None if it was cancelled between the command and now."""
+        if command.part is None:
+            self._execute(command, calls, None)
+            return
+        self._company.append((command, calls))
+        if command.part.with_next:
+            return
+        company, self._company = self._company, []
+        waited_for = [one for one in company if any(call is not None for call in one[1])]
+        for gone in company:
+            if gone not in waited_for:
+                self._driver.handle(ExecutionMissed(gone[0].execution))
+        for i, (each, its_calls) in enumerate(waited_for):
+            assert each.part is not None
+            before = self._kept.get(each.part.continues, 0)
+            is_last = i == len(waited_for) - 1
+            part = replace(each.part, continues=before, with_next=not is_last)
+            self._execute(each, its_calls, part)
+
+    def _execute(
+        self, command: Execute, calls: Sequence[Call | None], part: ExecutionPart | None
+    ) -> None:
         examples = [call for call in calls if isinstance(call, ExampleCall)]
         if not examples:  # the core still counts it as running
             self._driver.handle(ExecutionMissed(command.execution))
             return
         for example in examples:
             example.whole.on_executing(self.name, self._client.address)
-        rows = [example.inputs for example in examples]
-        rows += [rows[-1]] * (command.size - len(rows))  # pad the batch to the planned size
+        filler = examples[-1].inputs
+        # A row whose client has gone keeps its place: outputs are given by it.
+        rows = [call.inputs if isinstance(call, ExampleCall) else filler for call in calls]
+        rows += [filler] * (command.size - len(rows))  # pad the batch to the planned size
         number, (earliest, latest) = self._number(command), command.window
-        infer = Infer(number, command.variant, command.size, earliest, latest)
+        infer = Infer(number, command.variant, command.size, earliest, latest, part)
         try:
-            is_sent = self._is_sent(infer, joined(rows))
+            is_sent = self._is_sent(infer, {} if part and part.continues else joined(rows))
         except (WireError, ValueError, KeyError) as fault:  # it must end in the core's state
             del self._asked[number]
             self._fail(command, f"cannot send: {fault}")
+            if part is not None:  # the others of its company would wait for it
+                self._client.drop("a batch that begins together with others cannot be sent")
             return
         if not is_sent:  # another device may run it
             log.warning("executable %s is lost: %s", self.name, _CLOSED)
@@ -164,12 +208,18 @@ class PlannedDevice:
         """Free a model's memory."""
         self._send(Unload(self._number(command), command.model))
 
-    def _number(self, command: Execute | LoadModel | UnloadModel) -> int:
+    def discard(self, command: DiscardResults) -> None:
+        """Let the device forget what a segment left."""
+        left = self._kept.pop(command.execution, None)
+        if left is not None:
+            self._send(Discard(self._number(command), command.model, left))
+
+    def _number(self, command: ActionCommand) -> int:
         self._last_action += 1
         self._asked[self._last_action] = command, self._driver.clock(), self._predicted(command)
         return self._last_action
 
-    def _predicted(self, command: Execute | LoadModel | UnloadModel) -> float:
+    def _predicted(self, command: ActionCommand) -> float:
         state = self._driver.core.executors[self.name].planned
         match command:
             case Execute() if state is not None:
@@ -178,7 +228,7 @@ class PlannedDevice:
                 return state.loading(command.model)
         return 0.0
 
-    def _send(self, action: Load | Unload) -> None:
+    def _send(self, action: Load | Unload | Discard) -> None:
         if not self._is_sent(action):
             self._client.drop(_CLOSED)
 
@@ -219,6 +269,8 @@ class PlannedDevice:
     def on_lost(self, why: str) -> None:
         """Note that the device is lost, with all its pending actions."""
         self._asked.clear()
+        self._company.clear()
+        self._kept.clear()
         self._release_all()
         if self.name in self._driver.core.executors:
             self._driver.on_lost(self.name, why)
@@ -250,7 +302,8 @@ class PlannedDevice:
         match command:
             case Execute():
                 self.actions["infer", status] += 1
-                self._compare("infer", outcome, predicted)
+                if command.part is None:
+                    self._compare("infer", outcome, predicted)
                 self._on_executed(command, result)
             case LoadModel():
                 self.actions["load", status] += 1
@@ -260,6 +313,8 @@ class PlannedDevice:
                 self._driver.handle(LoadEnded(command.load, is_loaded, took, is_missed))
             case UnloadModel():
                 self.actions["unload", status] += 1
+            case DiscardResults():
+                self.actions["discard", status] += 1
             case _:
                 assert_never(command)
         if status is not ActionStatus.OK and status not in _NOT_BEGUN:
@@ -289,11 +344,14 @@ class PlannedDevice:
     def _on_executed(self, command: Execute, result: ActionResult) -> None:
         outcome, driver = result.outcome, self._driver
         detail = outcome.detail or outcome.status.value
+        if outcome.status in _AGAIN:
+            driver.handle(ExecutionMissed(command.execution))
+            return
+        if (part := command.part) is not None:
+            self._kept.pop(part.continues, None)
         match outcome.status:
-            case (
-                ActionStatus.MISSED | ActionStatus.ENDING | ActionStatus.BUSY
-            ):  # they wait again, and may run elsewhere
-                driver.handle(ExecutionMissed(command.execution))
+            case ActionStatus.OK if part is not None and not part.is_last:
+                self._keep(command, outcome.id)
             case ActionStatus.OK:
                 try:
                     rows = split(result.outputs, command.size)
@@ -314,6 +372,13 @@ class PlannedDevice:
             case _:
                 self._fail(command, detail)
 
+    def _keep(self, command: Execute, action: int) -> None:
+        """Note that the device keeps what a segment left, if the core still wants it."""
+        self._kept[command.execution] = action
+        self._driver.handle(ExecutionEnded(command.execution, Verdict.OK))
+        if command.execution not in self._driver.core.partial:
+            self.discard(DiscardResults(self.name, command.variant, command.execution))
+
     def _tell(self, example: ExampleCall, outputs: Mapping[str, Array], variant: str) -> None:
         try:
             example.on_outputs(outputs, variant)
@@ -328,7 +393,7 @@ class PlannedDevice:
             self._driver.resolve(request, Fail(request, what))
 
 
-def _named(command: Execute | LoadModel | UnloadModel) -> str:
+def _named(command: ActionCommand) -> str:
     """Return the device's name for an action's model."""
     model = command.variant if isinstance(command, Execute) else command.model
     return f"{type(command).__name__} of {model}"

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from roma.device_protocol import BYTES, Array, Signature
-from roma.domain.actions import BATCHES, ModelCapabilities
+from roma.domain.actions import BATCHES, ModelCapabilities, Segment
 
 DEFAULT_SIGNATURE = "serving_default"
 """Signature that is used if a model has several and none is named."""
@@ -63,6 +63,39 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """Free all resources; no action may be running."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeItem:
+    """A batch, or a segment of its execution, that a device executes together with others.
+
+    `staged` is what `Runtime.stage` returned, or what the segment before this one left.
+    """
+
+    model: str
+    signature: str
+    segment: Segment | None
+    staged: Any
+
+    @property
+    def share(self) -> float:
+        """The share of the model's execution."""
+        return 1.0 if self.segment is None else self.segment.share
+
+
+@runtime_checkable
+class CoExecutingRuntime(Runtime, Protocol):
+    """A runtime whose device executes several batches at once, or parts of them (Abacus, §6.1)."""
+
+    @property
+    def together(self) -> int:
+        """The most items that it executes at once."""
+
+    def execute_together(self, items: Sequence[RuntimeItem]) -> Sequence[Any]:
+        """Execute the items at once; return what each leaves when all have ended, or its error.
+
+        That is the outputs after the last segment, else what the next segment needs, on the device.
+        """
 
 
 def default_signature(signatures: Mapping[str, Signature]) -> str:

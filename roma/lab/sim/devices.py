@@ -10,17 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from roma.device.core import Begin, DeviceCore, Step
+from roma.device.overlap import seconds_together
 from roma.domain.actions import (
+    Action,
     ActionOutcome,
     ActionStatus,
     Infer,
     Load,
     ModelCapabilities,
-    Unload,
 )
 from roma.lab.sim.agenda import Agenda
-
-Action = Infer | Load | Unload
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Noise:
 class SimulatedDevice:
     """A device: under the rules of a planned one, or plain, running whatever it receives."""
 
-    __slots__ = ("core", "delay", "models", "name", "wakeup")
+    __slots__ = ("company", "core", "delay", "models", "name", "wakeup")
 
     def __init__(
         self, name: str, models: Mapping[str, ModelCapabilities], core: DeviceCore | None
@@ -55,6 +54,8 @@ class SimulatedDevice:
         self.name = name
         self.models = models
         self.core = core
+        self.company: list[Infer] = []
+        """INFERs that begin together with one that has not come yet."""
         self.delay = 0.0
         """Seconds by which the next action is late."""
         self.wakeup = math.inf
@@ -73,13 +74,18 @@ class SimulatedDevices:
         noise: Noise,
         draw: random.Random,
         on_outcome: Callable[[ActionOutcome], None],
+        overlap: float = 0.0,
     ) -> None:
-        """`models` are the devices' by name; without `pages` they are plain."""
+        """`models` are the devices' by name; without `pages` they are plain.
+
+        `overlap` is that of `seconds_together`, for batches that are executed at once.
+        """
         self._agenda = agenda
         self._latency = latency
         self._noise = noise
         self._draw = draw
         self._on_outcome = on_outcome
+        self._overlap = overlap
         self.by_name: dict[str, SimulatedDevice] = {}
         for name, offered in models.items():
             needs = {model: offer.pages for model, offer in offered.items()}
@@ -110,19 +116,29 @@ class SimulatedDevices:
 
     def _take(self, what: tuple[SimulatedDevice, Action]) -> None:
         device, action = what
-        assert device.core is not None
-        self._follow(device, device.core.submit(action, self._agenda.now))
+        core, now = device.core, self._agenda.now
+        assert core is not None
+        if isinstance(action, Infer) and action.part is not None:
+            device.company.append(action)
+            if action.part.with_next:
+                return
+            company, device.company = device.company, []
+            self._follow(device, core.submit_together(company, now))
+            return
+        self._follow(device, core.submit(action, now))
 
     def _follow(self, device: SimulatedDevice, steps: Sequence[Step]) -> None:
         now, core = self._agenda.now, device.core
         assert core is not None
         for step in steps:
             if isinstance(step, Begin):
-                action = step.action
-                offer = device.models[action.model]
-                seconds = offer.load if isinstance(action, Load) else offer.seconds(action.batch)
-                busy = self.noisy(seconds, device)
-                self._agenda.at(now + busy, self._done, (device, action.id))
+                seconds = _alone(device, step.action)
+                if step.others:
+                    alone = [seconds, *(_alone(device, other) for other in step.others)]
+                    seconds = seconds_together(alone, self._overlap)
+                ends = now + self.noisy(seconds, device)
+                for action in (step.action, *step.others):
+                    self._agenda.at(ends, self._done, (device, action.id))
             else:
                 self._agenda.at(now + self._latency, self._on_outcome, step)
         wakeup = core.next_wakeup()
@@ -139,3 +155,13 @@ class SimulatedDevices:
         device, number = what
         assert device.core is not None
         self._follow(device, device.core.end(number, ActionStatus.OK, self._agenda.now))
+
+
+def _alone(device: SimulatedDevice, action: Infer | Load) -> float:
+    """Return the seconds that an action takes alone."""
+    offer = device.models[action.model]
+    if isinstance(action, Load):
+        return offer.load
+    seconds = offer.seconds(action.batch)
+    segment = None if action.part is None else action.part.segment
+    return seconds if segment is None else segment.share * seconds

@@ -21,6 +21,7 @@ from roma.domain.actions import (
     ActionOutcome,
     ActionStatus,
     Capabilities,
+    Discard,
     Infer,
     Load,
     ModelCapabilities,
@@ -31,6 +32,7 @@ from roma.domain.events import (
     Abort,
     Command,
     CoresNeeded,
+    DiscardResults,
     Event,
     Execute,
     ExecutionEnded,
@@ -121,6 +123,7 @@ class Fleet:
             noise=plan.noise,
             draw=self._random,
             on_outcome=self._report,
+            overlap=plan.overlap,
         )
         self.machines = self._devices.by_name
         self._open: dict[int, tuple[_Client, Request, float, bool]] = {}
@@ -137,7 +140,9 @@ class Fleet:
         self.handle = self.dispatcher.handle
         """Takes events; an experiment may wrap it."""
         for name, machine in self.machines.items():
-            offer = Capabilities(plan.pages, machine.models) if plan.planned else None
+            offer = None
+            if plan.planned:
+                offer = Capabilities(plan.pages, machine.models, together=plan.together)
             spec = ExecutorSpec(name, Device.GPU, names, is_planned=plan.planned)
             if offer is not None and (why := self.dispatcher.refusal(name, offer)) is not None:
                 raise ConfigError(f"device {name}: {why}")
@@ -265,6 +270,8 @@ class Fleet:
                 self._devices.give(executor, Load(number, model, now, latest))
             case UnloadModel(executor, model):
                 self._devices.give(executor, Unload(0, model))
+            case DiscardResults(executor, model, execution):
+                self._devices.give(executor, Discard(0, model, execution))
             case Reject(request, reason):
                 self._finish(request, reason)
             case Fail() | Abort() | CoresNeeded():
@@ -278,7 +285,8 @@ class Fleet:
         if self.plan.planned:
             self._predict(command.execution, name, variant, batch, now)
             earliest, latest = command.window
-            self._devices.give(name, Infer(command.execution, variant, batch, earliest, latest))
+            action = Infer(command.execution, variant, batch, earliest, latest, command.part)
+            self._devices.give(name, action)
             return
         offer = self.plan.models[command.model]
         busy = self._devices.noisy(_seconds(offer, batch), self.machines[name])
@@ -323,7 +331,7 @@ class Fleet:
         self._handle(ExecutionEnded(execution, Result.OK, busy), self._running.pop(execution))
 
     def _deliver(self, answered: Execute | None) -> None:
-        if answered is None:
+        if answered is None or (answered.part is not None and not answered.part.is_last):
             return
         for request in answered.requests:
             if request in self._open:  # else it was refused while it ran

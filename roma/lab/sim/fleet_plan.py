@@ -23,7 +23,7 @@ class FleetPlan:
 
     `patience`: lifetime of requests if it is not the SLO (policies that never refuse). `late` are
     disturbances: from a given time on, the actions of a device are delayed by so many seconds,
-    once.
+    once. Devices execute `together` batches at once, which saves `overlap` (`seconds_together`).
     """
 
     models: Mapping[str, ModelCapabilities]
@@ -49,6 +49,8 @@ class FleetPlan:
     """The trained policy of `qos-rl`."""
     soft: float | None = None
     """The soft deadline, after which answers lose value; `deadline` if there is none."""
+    together: int = 1
+    overlap: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from roma.domain.actions import (
     ActionOutcome,
     ActionStatus,
     Capabilities,
+    Discard,
     Infer,
     Load,
     Unload,
@@ -31,6 +32,7 @@ from roma.domain.events import (
     Command,
     CoresApplied,
     CoresNeeded,
+    DiscardResults,
     Event,
     Execute,
     ExecutionEnded,
@@ -250,10 +252,11 @@ class Simulation:
         match command:
             case Execute():
                 execution, requests, waited_for = command.execution, command.requests, self._open
-                self._running[execution] = requests
+                is_part = command.part is not None and not command.part.is_last
+                self._running[execution] = () if is_part else requests
                 if self._devices is not None:
                     size, window = command.size, command.window
-                    action = Infer(execution, command.variant, size, *window)
+                    action = Infer(execution, command.variant, size, *window, command.part)
                     self._devices.give(command.executor, action)
                     return
                 sizes = [waited_for[request][2] for request in requests]
@@ -272,6 +275,9 @@ class Simulation:
             case UnloadModel(executor, model):
                 assert self._devices is not None
                 self._devices.give(executor, Unload(0, model))
+            case DiscardResults(executor, model, execution):
+                assert self._devices is not None
+                self._devices.give(executor, Discard(0, model, execution))
             case CoresNeeded(model):
                 self._decide_early(model, now)
             case _:

@@ -147,3 +147,23 @@ def test_what_is_dropped_holds_its_model_no_longer_and_what_runs_goes_on():
     assert core.end(1, ActionStatus.OK, 0.5) == [ActionOutcome(1, ActionStatus.OK, 0.0, 0.5)]
     (outcome,) = core.submit(Unload(4, "small"), 0.5)
     assert outcome.status is ActionStatus.OK
+
+
+def test_infers_that_begin_together_end_before_the_next_begins():
+    core = loaded("small", "large")
+    both, after = (infer(1), infer(2, "large")), infer(3)
+    assert core.submit_together(both, 0.0) == [Begin(both[0], (both[1],))]
+    assert core.submit(after, 0.0) == []
+    assert core.end(1, ActionStatus.OK, 0.1) == [ActionOutcome(1, ActionStatus.OK, 0.0, 0.1)]
+    assert core.end(2, ActionStatus.ERROR, 0.1)[1:] == [Begin(after)]
+
+
+def test_an_infer_that_cannot_begin_leaves_the_others_of_its_company():
+    core = loaded("small")
+    here, elsewhere, unknown = infer(1), infer(2, "large"), infer(3, "?")
+    steps = core.submit_together((elsewhere, unknown, here), 0.0)
+    statuses = {step.id: step.status for step in steps if isinstance(step, ActionOutcome)}
+    assert statuses == {2: ActionStatus.NOT_LOADED, 3: ActionStatus.INVALID}
+    assert steps[-1] == Begin(here)
+    assert core.drop() == []
+    assert core.submit(Unload(4, "small"), 0.0)[0].status is ActionStatus.BUSY

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dispatcher.live.planned import translation
+from dispatcher.live.planned.device import PlannedDevice
 from roma.device_protocol import Signature, TensorSpec
 from roma.domain.actions import ActionStatus
 from roma.domain.errors import TensorError
@@ -219,6 +220,23 @@ async def test_a_client_that_goes_takes_its_examples_along(deployment):
     await asyncio.gather(*first)
     assert deployment.harness.queue.cancelled == 2
     assert [m.action.batch for m in deployment.tap.infers] == [1, 1, 1]
+
+
+async def test_a_row_whose_client_has_gone_keeps_its_place(deployment, monkeypatch):
+    first = await deployment.fill()
+    asked = [deployment.ask((i, i)) for i in (5, 6, 7, 8)]
+    await deployment.waiting(4)
+    execute = PlannedDevice.execute
+    monkeypatch.setattr(
+        PlannedDevice,
+        "execute",
+        lambda device, command, calls: execute(device, command, [None, *calls[1:]]),
+    )
+    deployment.tap.results.set()
+    await asyncio.gather(*first)
+    answers = [await answer(asking) for asking in asked[1:]]
+    assert [found["predictions"] for _, found in answers] == [doubled((i, i)) for i in (6, 7, 8)]
+    asked[0].cancel()
 
 
 async def test_a_client_that_goes_while_it_runs_disturbs_nobody(deployment):

@@ -31,9 +31,12 @@ from roma.domain.actions import (
     ActionOutcome,
     ActionStatus,
     Capabilities,
+    Discard,
+    ExecutionPart,
     Infer,
     Load,
     ModelCapabilities,
+    Segment,
     Unload,
 )
 from roma.domain.errors import TensorError, WireError
@@ -50,10 +53,15 @@ byte_arrays = shapes.flatmap(
 )
 tensors = st.dictionaries(names, plain_arrays | byte_arrays, max_size=4)
 latest = times | st.just(math.inf)
+segments = st.tuples(ids, ids, ids).filter(lambda n: len(set(n)) == 3).map(sorted)
+parts = st.builds(
+    ExecutionPart, st.none() | segments.map(lambda n: Segment(*n)), ids, st.booleans()
+)
 actions = (
-    st.builds(Infer, ids, names, st.integers(1, 64), times, latest)
+    st.builds(Infer, ids, names, st.integers(1, 64), times, latest, st.none() | parts)
     | st.builds(Load, ids, names, times, latest)
     | st.builds(Unload, ids, names)
+    | st.builds(Discard, ids, names, ids)
 )
 specs = st.builds(
     TensorSpec,
@@ -69,6 +77,7 @@ offers = st.builds(
     st.integers(1, 9),
     times,
     st.dictionaries(st.integers(1, 64), times, max_size=5),
+    segments=st.integers(1, 99),
 )
 
 
@@ -76,7 +85,8 @@ offers = st.builds(
 def hellos(draw):
     models = draw(st.dictionaries(names, st.tuples(offers, st.dictionaries(names, signatures))))
     loaded = tuple(draw(st.lists(st.sampled_from(sorted(models)), unique=True)) if models else ())
-    offer = Capabilities(draw(st.integers(0, 4096)), {n: m for n, (m, _) in models.items()}, loaded)
+    offered = {n: m for n, (m, _) in models.items()}
+    offer = Capabilities(draw(st.integers(0, 4096)), offered, loaded, draw(st.integers(1, 9)))
     return Hello(draw(names), offer, {n: s for n, (_, s) in models.items()})
 
 

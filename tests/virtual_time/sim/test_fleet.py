@@ -1,5 +1,6 @@
 """A fleet in virtual time: the production core and the production rules of a device."""
 
+from dataclasses import replace
 from itertools import count, takewhile
 
 import pytest
@@ -11,6 +12,7 @@ from roma.domain.events import Reason, Woken
 from roma.lab.sim.devices import Noise
 from roma.lab.sim.fleet import CLIENT_THINK_TIME, Fleet
 from roma.lab.sim.fleet_plan import FleetPlan
+from tests.support.co_execution import Segments
 
 MODEL = ModelCapabilities(2, 0.020, {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040})
 EXACT = Noise(spread=0.0, stalls=0.0)
@@ -26,7 +28,8 @@ def fleet(ends, *, models="ab", actions=None, clock=None, **changes):
         "latency": 0.001,
         **changes,
     }
-    plan = FleetPlan(dict.fromkeys(models, MODEL), **fields)
+    models = models if isinstance(models, dict) else dict.fromkeys(models, MODEL)
+    plan = FleetPlan(models, **fields)
     on_action = None if actions is None else actions.append
     return Fleet(plan, on_end=ends.append, on_action=on_action, clock=clock)
 
@@ -188,3 +191,18 @@ def test_a_dispatcher_that_is_late_is_woken_once_and_not_once_per_decision():
     run.send("a", takewhile(lambda t: t < 3.0, count(0.0, 0.005)))
     run.run(4.0)
     assert max(waiting) == 1
+
+
+@pytest.mark.parametrize(("overlap", "both"), [(0.0, 0.008), (0.4, 0.0048), (0.9, 0.004)])
+def test_segments_of_two_models_take_less_time_together(overlap, both):
+    ends = []
+    models = dict.fromkeys("ab", replace(MODEL, segments=3))
+    run = fleet(ends, models=models, policy=Segments, latency=0.0, together=2, overlap=overlap)
+    for model in models:
+        run.send(model, iter([1.0]))
+    run.run(3.0)
+    piece = MODEL.executions[2] / 3
+    # The first piece of a and the last one of b run alone.
+    assert [e.response for e in ends] == pytest.approx([piece + 2 * both, 2 * piece + 2 * both])
+    assert [e.model for e in ends] == ["a", "b"]
+    assert not run.dispatcher.partial
