@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import orjson
 
@@ -17,6 +17,7 @@ from dispatcher.live.backends.backend_address import BackendAddress
 from dispatcher.live.backends.http_client import CONNECT_TIMEOUT, Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.http.messages import Response
+from dispatcher.live.unavailable import Reasons
 from roma.domain.errors import BackendError, BackendLost
 
 POLL = 0.25
@@ -43,17 +44,29 @@ async def watch(
     models: Sequence[str],
     endpoint: BackendAddress,
     driver: Driver,
-    faults: dict[str, str] | None = None,
+    reasons: Reasons | None = None,
+    *,
+    is_foreign: bool = False,
 ) -> None:
     """Report when an executable becomes ready or lost, until cancelled, whatever its status.
 
-    `faults` gets, by executable, the fault in the status of a model.
+    `reasons` gets the fault in the status of a model, and of a foreign executable, which nobody
+    here starts, also why it cannot be reached.
     """
-    faults = {} if faults is None else faults
+
+    def note(why: str | None) -> None:
+        if reasons is not None:
+            is_reported = isinstance(why, _Fault)
+            reasons.note(
+                executor,
+                reported=why if is_reported else None,
+                unreached=why if is_foreign and not is_reported else None,
+            )
+
     said = ""
     while True:
         try:
-            await _watch(executor, models, endpoint, driver, faults)
+            await _watch(executor, models, endpoint, driver, note)
         except Exception as bug:  # it costs this executable, not those of the other models
             if repr(bug) != said:  # once per bug, not once per check
                 log.exception("executable %s: cannot be watched", executor)
@@ -67,19 +80,16 @@ async def _watch(
     models: Sequence[str],
     endpoint: BackendAddress,
     driver: Driver,
-    faults: dict[str, str],
+    note: Callable[[str | None], None],
 ) -> None:
     doubt = driver.suspects[executor]
     while True:
         doubt.clear()  # before the check: trouble during it asks for another one
         while (why := await _unavailable(models, endpoint)) is not None:
-            if isinstance(why, _Fault):
-                faults[executor] = f"{executor}: {why}"
-            else:
-                faults.pop(executor, None)
+            note(why)
             driver.on_lost(executor, why)
             await asyncio.sleep(POLL)
-        faults.pop(executor, None)
+        note(None)
         if doubt.is_set():
             continue  # trouble since the check began: its result is out of date
         driver.on_ready(executor)

@@ -22,6 +22,7 @@ from roma.config.executable import Executable
 from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.config.sources import Sources
+from roma.config.workers import BackendKind
 from roma.domain.events import (
     ExecutorAdded,
     ExecutorRemoved,
@@ -112,6 +113,7 @@ class ModelRegistry:
             self._service.planned_devices.max_body = config.gateway.max_body_bytes
 
     def _add(self, placed: Iterable[Executable], config: Config) -> None:
+        foreign = {w.name for w in config.workers if w.backend is BackendKind.STATIC}
         for executable in placed:
             name = executable.name
             if executable.spec.is_planned:
@@ -123,7 +125,12 @@ class ModelRegistry:
             if (part := self._first_part(executable)) < 1:
                 self._driver.on_applied(name, executable.spec.cores, part)
             watching = watch(
-                name, executable.spec.models, endpoint, self._driver, self._service.reasons.seen
+                name,
+                executable.spec.models,
+                endpoint,
+                self._driver,
+                self._service.reasons,
+                is_foreign=executable.spec.worker in foreign,
             )
             self._watching[name] = self._watchers.create_task(watching)
 
@@ -176,7 +183,7 @@ class ModelRegistry:
             self._driver.handle(ExecutorSuspected(name))  # it gets no more requests
             await self._until(lambda: not executor.running)
         self._driver.handle(ExecutorRemoved(name))
-        self._service.reasons.seen.pop(name, None)
+        self._service.reasons.note(name)
         watching.cancel()
         if is_planned:
             assert self._service.planned_devices is not None

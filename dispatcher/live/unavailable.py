@@ -17,15 +17,27 @@ from roma.config.watched_file import Watched, keep_looking
 class Reasons:
     """The reasons known to one dispatcher; `launcher` maps executables to its reasons.
 
-    `seen` has the faults that health checks found in a status.
+    `seen` has the faults that health checks found in a status, and `unreached` why they got none
+    from an executable that nobody here starts: operators are told, but clients may come again.
     """
 
     def __init__(
         self, core: Dispatcher, launcher: Watched[Mapping[str, str]] | None = None
     ) -> None:
         self.seen: dict[str, str] = {}
+        self.unreached: dict[str, str] = {}
         self._core = core
         self._launcher = launcher
+
+    def note(
+        self, executable: str, *, reported: str | None = None, unreached: str | None = None
+    ) -> None:
+        """Keep what a health check found; forget what the one before it did."""
+        for known, why in ((self.seen, reported), (self.unreached, unreached)):
+            if why is None:
+                known.pop(executable, None)
+            else:
+                known[executable] = f"{executable}: {why}"
 
     def of(self, executable: str) -> str:
         """Return why an executable that is not live cannot serve; an empty string: unknown."""
@@ -33,6 +45,13 @@ class Reasons:
             return ""
         said = {} if self._launcher is None else self._launcher.value
         return said.get(executable) or self.seen.get(executable, "")
+
+    def told(self, executable: str) -> str:
+        """Return what operators are told of an executable that is not live; or an empty string."""
+        known = self.of(executable)
+        if known or executable not in self._core.executors:
+            return known
+        return "" if self._core.executors[executable].live else self.unreached.get(executable, "")
 
     def of_model(self, model: str) -> str:
         """Return why nothing can serve a model; an empty string if something can, or may soon."""

@@ -79,3 +79,21 @@ def test_a_program_leaves_its_reason_in_one_line_of_bounded_length(tmp_path, mon
     assert len(start_failures.left(file)) == start_failures.MOST
     monkeypatch.setenv(start_failures.FAULT_FILE, str(tmp_path / "none" / "f"))
     start_failures.leave(LaunchError("no place"))  # it is said on standard error all the same
+
+
+async def test_operators_are_told_why_a_server_started_elsewhere_is_not_reached(harness):
+    await harness.open(start=False)
+    (executor,) = harness.core.executors
+    name, reasons = executor.spec.name, harness.service.reasons
+    await harness.until(lambda: reasons.told(name))
+    assert reasons.told(name).startswith(f"{name}: cannot connect to 127.0.0.1:")
+    assert told(harness.core, reasons)["roma_executable_fault_info", name, reasons.told(name)] == 1
+    # It may come at any moment: clients are told to come again.
+    assert (reasons.of(name), reasons.of_model("m")) == ("", "")
+    (server,) = harness.backends
+    server.available = False
+    await server.start()
+    await harness.until(lambda: "is not available" in reasons.told(name))
+    server.available = True
+    await harness.until(lambda: executor.live)
+    assert reasons.told(name) == ""
