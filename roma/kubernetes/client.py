@@ -95,12 +95,12 @@ class Client:
                 said = await response.read()
                 if response.status >= 300:
                     raise self._refusal(response.status, said)
-                found = orjson.loads(said)
+                found: dict[str, Any] = orjson.loads(said)
         except (ClientError, TimeoutError, OSError) as error:
             raise self._silence(error) from error
         except ValueError as error:
             raise ApiServerError(f"{self.credentials.server}: its answer is no JSON") from error
-        if not isinstance(found, dict):
+        if not _is_object(found):
             raise ApiServerError(f"{self.credentials.server}: its answer is no object")
         return found
 
@@ -109,11 +109,11 @@ class Client:
         try:
             found = await self.get("/version", timeout)
             version = int(found["major"]), int(str(found["minor"]).rstrip("+"))
-        except (ApiServerError, KeyError, ValueError):
+        except (ApiServerError, KeyError, TypeError, ValueError):
             return ""
         if version >= LEAST_VERSION:
             return ""
-        return f"API server {found['gitVersion']}: in-place resize takes 1.33 or newer"
+        return f"API server {found.get('gitVersion', '')}: in-place resize takes 1.33 or newer"
 
     async def watch(
         self, path: str, opened: Callable[[], None], **query: str
@@ -130,7 +130,10 @@ class Client:
                 opened()
                 try:
                     async for line in _lines(response.content):
-                        yield orjson.loads(line)
+                        event = orjson.loads(line)
+                        if not isinstance(event, dict) or not _is_object(event.get("object")):
+                            raise ApiServerError(f"{url}: an event that has no object")
+                        yield event
                 finally:
                     # Its body never ends: a closing handshake would wait for the rest of it.
                     if response.connection is not None and response.connection.transport:
@@ -156,6 +159,11 @@ class Client:
         if status == 401:
             words = f"{words}: the credentials of {self.credentials.source} are not accepted"
         return ApiServerError(f"{self.credentials.server}: status {status}: {words}", status)
+
+
+def _is_object(found: object) -> bool:
+    """Return whether this may be an object of the API: one with a metadata, if it has any."""
+    return isinstance(found, dict) and isinstance(found.get("metadata") or {}, dict)
 
 
 async def _lines(content: StreamReader) -> AsyncIterator[bytes]:

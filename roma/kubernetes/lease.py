@@ -90,7 +90,7 @@ class LeaderLease:
             return
         self._renewed = float("-inf")
         try:
-            found = await self._client.get(self._path, DEADLINE)
+            found = await self._get(DEADLINE)
             if found["spec"].get("holderIdentity") == self.identity:
                 found["spec"]["holderIdentity"] = ""
                 await self._client.put(self._path, found, DEADLINE)
@@ -101,13 +101,15 @@ class LeaderLease:
         """Take or renew the lease; return whether we hold it."""
         sent = self._clock()
         try:
-            found = await self._client.get(self._path, CALL_LIMIT)
-            spec = found.get("spec") or {}
+            found = await self._get(CALL_LIMIT)
+            spec = found["spec"]
             self._look(found, spec)
             if self.holder not in ("", self.identity) and sent < self._seen[1] + DURATION:
                 return False
             found["spec"] = self._claimed(spec)
-            await self._client.put(self._path, found, CALL_LIMIT)
+            answer = self._checked(await self._client.put(self._path, found, CALL_LIMIT))
+            if answer["spec"].get("holderIdentity") != self.identity:
+                raise ApiServerError(f"{self._path}: an answer that is not what was written")
         except ApiServerError as error:
             if error.status != 409 and str(error) != self._said:  # 409: another was faster
                 log.warning("%s", error)
@@ -116,9 +118,19 @@ class LeaderLease:
         self.holder, self._renewed, self._said = self.identity, sent, ""
         return True
 
+    async def _get(self, timeout: float) -> dict[str, Any]:
+        return self._checked(await self._client.get(self._path, timeout))
+
+    def _checked(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Return a lease with a spec; an answer of a proxy's must not make anybody a leader."""
+        spec = found["spec"] = found.get("spec") or {}
+        if not isinstance(spec, dict) or not (found.get("metadata") or {}).get("resourceVersion"):
+            raise ApiServerError(f"{self._path}: an answer that is no Lease")
+        return found
+
     def _look(self, found: dict[str, Any], spec: dict[str, Any]) -> None:
-        version = str(found["metadata"].get("resourceVersion"))
-        self.holder = spec.get("holderIdentity") or ""
+        version = str(found["metadata"]["resourceVersion"])
+        self.holder = str(spec.get("holderIdentity") or "")
         if version != self._seen[0]:
             self._seen = version, self._clock()
 

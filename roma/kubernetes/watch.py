@@ -107,8 +107,11 @@ class ObjectWatch(Generic[T]):
 
     async def _list(self) -> None:
         found = await self.client.get(self._path, LIST_LIMIT, **self._query)
+        # A proxy may answer in the server's place, and what it leaves out is not gone.
+        if "items" not in found or not isinstance(items := found["items"] or [], list):
+            raise ApiServerError(f"{self._path}: an answer that is no list")
         self.relists += 1
-        listed = [self._parsed(item) for item in found.get("items") or ()]
+        listed = [self._parsed(item) for item in items]
         self.objects = {one.name: one for one in listed if one is not None}
         self.is_listed = True
         self._came_back()
@@ -126,7 +129,7 @@ class ObjectWatch(Generic[T]):
             **self._query,
         )
         async for event in events:
-            kind, found = event.get("type"), event.get("object") or {}
+            kind, found = event.get("type"), event["object"]
             if kind == "ERROR":
                 if found.get("code") == 410:
                     log.info("%s: version %s is too old", self._path, self._version)

@@ -60,6 +60,10 @@ class FakeApiServer:
         self.refusals = []
         """Answers (status, message) to the next PATCHes."""
         self.release = {"major": "1", "minor": "36", "gitVersion": "v1.36.2"}
+        self.listed = self.put_lease = None
+        """Answers to lists and to a written lease, in place of the right ones."""
+        self.odd = ()
+        """Sent once before the next event; () is none."""
         self.is_down = False
         self.down_code = 503
         self.delay = 0.0
@@ -150,6 +154,8 @@ class FakeApiServer:
         if request.query.get("watch"):
             return await self._watch(request)
         self.lists += 1
+        if self.listed is not None:
+            return web.json_response(self.listed)
         listed = {"metadata": {"resourceVersion": str(self.version)}}
         stored = self.nodes if request.path == NODES else self.pods
         items = [one for one in stored.values() if _selected(one, request)]
@@ -179,6 +185,9 @@ class FakeApiServer:
                     return response
                 version = event["object"].get("metadata", {}).get("resourceVersion")
                 if version is None or int(version) > asked:
+                    if self.odd != ():
+                        odd, self.odd = self.odd, ()
+                        await _send(response, odd)
                     await _send(response, event)
             await news.wait()
 
@@ -241,6 +250,8 @@ class FakeApiServer:
             return _status(503, "the fake is down")
         if body["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
             return _status(409, "the object has been modified")
+        if self.put_lease is not None:
+            return web.json_response(self.put_lease)
         version = int(self.lease["metadata"]["resourceVersion"]) + 1
         self.lease = body
         self.lease["metadata"]["resourceVersion"] = str(version)

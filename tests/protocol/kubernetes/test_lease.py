@@ -83,3 +83,26 @@ async def test_a_lost_race_is_no_leadership(cluster):
     found = await asyncio.gather(first._attempt(), second._attempt())
     assert sorted(found) == [False, True]
     assert first.is_held != second.is_held
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"status": "ok"}, {"metadata": {}}, {"metadata": {"resourceVersion": "1"}, "spec": 5}],
+)
+async def test_an_answer_that_is_no_lease_makes_nobody_a_leader(cluster, answer):
+    lease, first = cluster.api.lease, candidate(cluster, "a")
+    cluster.api.lease = answer
+    cluster.api.put_lease = answer
+    assert not await first._attempt()
+    cluster.api.lease = lease
+    assert not await first._attempt()  # what is written is not what the answer says
+    cluster.api.put_lease = None
+    assert await first._attempt()
+
+
+async def test_a_lease_that_is_gone_at_the_end_does_not_fail_it(cluster):
+    first = candidate(cluster, "a")
+    await first.acquired()
+    cluster.api.lease = {"metadata": {"name": "l", "resourceVersion": "7"}}
+    await first.release()
+    assert not first.is_held

@@ -132,3 +132,43 @@ async def test_an_answer_of_401_names_where_the_credentials_are_from(cluster):
     ) as raised:
         await cluster.client.get("/api/v1/namespaces/models/pods", 1)
     assert not raised.value.is_passing
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"status": "ok"}, {"items": 5}, {"items": {"a": 1}}, {"items": [], "metadata": 5}, []],
+)
+async def test_an_answer_of_somebody_else_removes_no_pod(cluster, answer):
+    api, watch = cluster.api, cluster.watch
+    api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in watch.pods)
+    api.listed = answer
+    api.version += 7  # events that this watch did not see
+    api.forget()
+    await until(lambda: watch.away_since is not None)
+    assert set(watch.pods) == {"a"}
+    assert watch.relists == 1
+    api.listed = None
+    api.put(pod("b"), "ADDED")
+    await until(lambda: set(watch.pods) == {"a", "b"})
+
+
+@pytest.mark.parametrize(
+    "event", [[], 5, None, {}, {"type": "ADDED", "object": [1]}, {"object": {"metadata": 5}}]
+)
+async def test_an_event_of_somebody_else_ends_only_that_watch(cluster, event):
+    api, watch = cluster.api, cluster.watch
+    api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in watch.pods)
+    api.odd = event
+    api.put(pod("b"), "ADDED")
+    await until(lambda: "b" in watch.pods)
+    assert set(watch.pods) == {"a", "b"}
+    assert api.watches > 1
+
+
+@pytest.mark.parametrize("release", [{"major": None, "minor": "32"}, {"major": "1", "minor": "32"}])
+async def test_a_version_with_gaps_ends_nothing(cluster, release):
+    cluster.api.release = release
+    said = await cluster.client.too_old(1)
+    assert bool(said) == (release["major"] is not None)
