@@ -57,11 +57,17 @@ class DecisionLog:
         self._writing = done = Future[None]()
 
         def write() -> None:
-            self.write(name, records)
-            done.set_result(None)
+            try:
+                self.write(name, records)
+            finally:
+                done.set_result(None)
 
-        # A daemon: the interpreter does not wait for a disk that hangs.
-        threading.Thread(target=write, name="story", daemon=True).start()
+        try:
+            # A daemon: the interpreter does not wait for a disk that hangs.
+            threading.Thread(target=write, name="story", daemon=True).start()
+        except RuntimeError as error:  # the system has no thread left
+            done.set_result(None)
+            self._fail(str(error))
 
     async def close(self, name: str = "", records: Sequence[Mapping[str, Any]] = ()) -> None:
         """Write the last records; if the disk hangs they are lost, and the program still ends."""
@@ -74,9 +80,10 @@ class DecisionLog:
 
     def write(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Append records to the file `name`; a failure is logged once, its records are lost."""
-        lines = b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in records)
         path = self.directory / f"{name}.jsonl"
         try:
+            lines = b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in records)
+            self.directory.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up
             if self._fresh and name not in self._begun:
                 for old in files(self.directory, name):
                     old.unlink(missing_ok=True)
@@ -86,7 +93,7 @@ class DecisionLog:
                 full = file.tell() >= self._largest
             if full:
                 path.replace(self.directory / f"{name}+1.jsonl")
-        except OSError as error:
+        except (OSError, TypeError) as error:  # TypeError: a text that is no UTF-8
             self._fail(str(error))
         else:
             self._failing = False

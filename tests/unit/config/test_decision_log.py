@@ -1,6 +1,7 @@
 """Lines of JSON in a directory: appended, bounded, and never in anybody's way."""
 
 import json
+import shutil
 import threading
 
 import pytest
@@ -48,6 +49,35 @@ def test_what_cannot_be_written_is_said_once_and_goes_on_later(tmp_path, caplog)
     directory.mkdir()
     story.write("models", [{"n": 3}])
     assert lines(directory) == [{"n": 3}]
+
+
+def test_a_directory_that_somebody_removed_is_made_again(tmp_path):
+    story = DecisionLog(tmp_path / "a" / "story")
+    story.write("models", [{"n": 1}])
+    shutil.rmtree(tmp_path / "a")
+    story.write("models", [{"n": 2}])
+    assert lines(tmp_path / "a" / "story") == [{"n": 2}]
+
+
+async def test_a_record_that_cannot_be_encoded_costs_no_later_one(tmp_path, caplog):
+    story = DecisionLog(tmp_path)
+    await story.close("models", [{"why": "\ud800"}])
+    await story.close("models", [{"n": 2}])
+    assert lines(tmp_path) == [{"n": 2}]
+    assert "lines are lost: str is not valid UTF-8" in caplog.text
+
+
+async def test_a_host_without_threads_costs_lines_only(tmp_path, monkeypatch, caplog):
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    story = DecisionLog(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        story.offer("models", [{"n": 1}])
+    assert "lines are lost: can't start new thread" in caplog.text
+    await story.close("models", [{"n": 2}])
+    assert lines(tmp_path) == [{"n": 2}]
 
 
 async def test_a_disk_that_hangs_costs_lines_and_nobody_waits(tmp_path, monkeypatch, caplog):
