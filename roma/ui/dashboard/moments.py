@@ -114,6 +114,9 @@ class Moments:
 
 
 def _moment(now: ModelReport, last: ModelReport | None, seconds: float) -> Moment:
+    if last is not None and now.arrivals < last.arrivals:
+        last = None  # it was removed and came again: all its counts are new
+
     def grew(name: str) -> int:
         value: int = getattr(now, name)
         return value - getattr(last, name) if last is not None else value

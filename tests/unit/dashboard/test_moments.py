@@ -50,6 +50,13 @@ def test_a_model_that_comes_counts_from_nothing_and_one_that_goes_is_gone():
     assert [m.model for m in moments.take(reply(report("b")), 2.0)] == ["b"]
 
 
+def test_a_model_that_goes_and_comes_between_two_reports_counts_from_nothing():
+    moments = Moments()
+    moments.take(reply(report(arrivals=100, completed_cpu=90, rejected={"deadline": 9})), 0.0)
+    (moment,) = moments.take(reply(report(arrivals=7, completed_cpu=6)), 1.0)
+    assert (moment.arrivals, moment.answered, moment.refused) == (7, 6, 0)
+
+
 def test_a_line_of_the_decision_log_has_the_promise_and_every_rule_with_its_numbers():
     moments = Moments()
     moments.take(reply(report()), 0.0)
