@@ -157,7 +157,9 @@ class ObjectWatch(Generic[T]):
         try:
             return self._parse(found)
         except ValueError as error:
-            log.warning("%s: %s", self._path, error)
+            meta = found.get("metadata") if isinstance(found, dict) else None
+            name = meta.get("name") if isinstance(meta, dict) else None
+            log.warning("%s: %s: %s", self._path, name or "an object without a name", error)
             return None
 
     def _wake(self, *names: str) -> None:

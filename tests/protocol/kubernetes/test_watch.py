@@ -98,6 +98,14 @@ async def test_an_event_that_is_no_pod_harms_nobody(cluster, event, caplog):
     assert "an object that is no pod" in caplog.text
 
 
+async def test_a_pod_that_cannot_be_read_is_named(cluster, caplog):
+    await until(lambda: cluster.api.watches == 1)
+    cluster.api.put(pod("odd", limit="lots"), "ADDED")
+    cluster.api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in cluster.watch.pods)
+    assert "pods: odd: 'lots' is no CPU quantity" in caplog.text
+
+
 async def test_a_pod_in_an_answer_counts_unless_a_newer_one_is_known(cluster):
     await until(lambda: cluster.api.watches == 1)
     cluster.watch.take(pod("a"))
