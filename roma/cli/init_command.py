@@ -75,6 +75,9 @@ def command(
         raise ConfigError(f"DIR = {str(model)!a}: must be UTF-8, as roma.yaml is")
     if out.exists():
         raise ConfigError(f"out = {out}: exists already: name another one")
+    folder = out.resolve().parent
+    if not folder.is_dir():
+        raise ConfigError(f"out = {out}: cannot be written: {folder} is no directory")
     cores = machine.available_cores()
     reserved = round(RESERVED * cores, 1)
     draft = _draft(name, model.resolve(), cores, reserved, response_time or 1.0, port)
@@ -83,7 +86,8 @@ def command(
     alone = found.points[0].response_time
     text = TEMPLATE.format(
         name=_scalar(name),
-        path=_scalar(str(model)),
+        # A relative path counts from the file that it stands in.
+        path=_scalar(str(model if folder == Path.cwd() else model.absolute())),
         cost=found.cost,
         alone=alone,
         promise=response_time or max(SHORTEST, _rounded_up(EASE * alone)),

@@ -60,6 +60,24 @@ def test_a_name_that_is_a_number_and_a_path_with_a_comment_in_it(demo_models, tm
     assert (model[0], model[1].path) == ("7", tmp_path / "my #1" / "7")
 
 
+def test_a_file_elsewhere_leads_to_the_model(demo_models, tmp_path):
+    shutil.copytree(demo_models["digits"], tmp_path / "digits")
+    (tmp_path / "conf").mkdir()
+    done = roma("init", "digits", "--seconds", "0.2", "--out", "conf/roma.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = schema.load(tmp_path / "conf" / "roma.yaml").models["digits"]
+    assert found.path == tmp_path / "digits"
+
+
+def test_a_folder_that_is_missing_is_named_before_anything_is_measured(demo_models, tmp_path):
+    done = roma("init", str(demo_models["digits"]), "--out", "conf/roma.yaml", cwd=tmp_path)
+    why = f"{tmp_path}/conf is no directory"
+    assert (done.returncode, done.stderr.strip()) == (
+        2,
+        f"out = conf/roma.yaml: cannot be written: {why}",
+    )
+
+
 def test_a_folder_without_a_version_is_refused_before_anything_is_measured(tmp_path):
     (tmp_path / "wine").mkdir()
     done = roma("init", "wine", cwd=tmp_path)
