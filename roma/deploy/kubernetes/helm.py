@@ -6,6 +6,7 @@ chart/files/roma.yaml             the file that the pods read
 base/secrets/chart-values.yaml    the secrets, to be given to `helm install --values`
 """
 
+import re
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,7 @@ _CONTROL_IMAGE: Final = "HELM_CONTROL_IMAGE"
 _SERVER_IMAGE: Final = "HELM_SERVER_IMAGE"
 _PULL_POLICY: Final = "HELM_PULL_POLICY"
 _NAMESPACE: Final = "HELM_NAMESPACE"
+_PREFIX: Final = "HELM_PREFIX"
 _CONFIG_SUM: Final = "HELM_CONFIG_SUM"
 _SECRETS_SUM: Final = "HELM_SECRETS_SUM"
 
@@ -63,7 +65,9 @@ def chart(config: Config, header: str, control_image: str, image: str, pull: str
     templates = {
         "models": _template(pods.deployments(config, _SERVER_IMAGE, _PULL_POLICY)),
         "control": _template([_with_checksums(found) for found in programs]),
-        "rights": _template([_in_release_namespace(found) for found in rights.rights(config)]),
+        "rights": _template(
+            [_in_release_namespace(found) for found in rights.rights(config, _PREFIX)]
+        ),
         "network": _template([*network.services(config), *network.policies(config)]),
         "config": _config(name, _secrets(config)),
         "monitoring": "{{- if .Values.monitoring.enabled }}\n"
@@ -111,6 +115,8 @@ def _template(objects: list[Manifest]) -> str:
     """Return objects as a template: braces of ours are text, and the words are expressions."""
     text = "---\n".join(yaml_file.dump(found) for found in objects)
     text = text.replace("{{", '{{ "{{" }}')
+    named = r'{{ printf "%s-\1" .Release.Namespace | quote }}'
+    text = re.sub(rf"{_PREFIX}-([a-z0-9-]+)", named, text)
     for word, expression in _EXPRESSIONS.items():
         text = text.replace(word, f"{{{{ {expression} }}}}")
     return text

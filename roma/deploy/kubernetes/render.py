@@ -50,16 +50,15 @@ def render(config: Config, source: Path, images: Images, gateways: int) -> dict[
     secrets.refuse(config, source)
     inside = _inside(config, gateways)
     header = HEADER.format(source=source.name)
-    pull = images.pull_policy
+    pull, namespace = images.pull_policy, common.namespace(config)
     base: dict[str, list[Manifest]] = {
         "models.yaml": pods.deployments(inside, images.model_server, pull),
         "control.yaml": control.programs(inside, images.control, pull),
-        "rights.yaml": rights.rights(inside),
+        "rights.yaml": rights.rights(inside, namespace),
         "network.yaml": [*network.services(inside), *network.policies(inside)],
     }
     found = {f"base/{name}": objects for name, objects in base.items()}
     found["base/kustomization.yaml"] = [_base(inside, list(base))]
-    namespace = common.namespace(config)
     found |= _monitoring(inside, namespace)
     overlays = ("dev",) if left_out(config) else ("dev", "production")
     for overlay in overlays:

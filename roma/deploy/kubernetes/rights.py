@@ -8,8 +8,12 @@ from roma.deploy.kubernetes.common import Manifest
 _GROUP = "rbac.authorization.k8s.io"
 
 
-def rights(config: Config) -> list[Manifest]:
-    """Return accounts, roles and bindings: the gateway sees pods, the supervisor resizes them."""
+def rights(config: Config, namespace: str) -> list[Manifest]:
+    """Return accounts, roles and bindings: the gateway sees pods, the supervisor resizes them.
+
+    Rights beyond the namespace have its name in theirs: another deployment of the same name must
+    not take them over.
+    """
     look = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
     resize = {"apiGroups": [""], "resources": ["pods/resize"], "verbs": ["patch"]}
     bounds = {"apiGroups": [""], "resources": ["limitranges"], "verbs": ["list"]}
@@ -26,16 +30,18 @@ def rights(config: Config) -> list[Manifest]:
     accounts = [common.gateway(config), common.supervisor(config)]
     if any(worker.is_pool for worker in config.workers):
         nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
-        found += _cluster_role(config, "nodes", nodes, accounts)
+        role = f"{namespace}-{common.slug(config.name)}-nodes"
+        found += _cluster_role(config, role, nodes, accounts)
     if common.settings(config).server is not ServerKind.ROMA:
         use = {"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}
-        found += _cluster_role(config, "node-metrics", use, [common.supervisor(config)])
+        role = f"{namespace}-{common.slug(config.name)}-node-metrics"
+        found += _cluster_role(config, role, use, [common.supervisor(config)])
     return found
 
 
-def _cluster_role(config: Config, name: str, rule: Manifest, accounts: list[str]) -> list[Manifest]:
+def _cluster_role(config: Config, role: str, rule: Manifest, accounts: list[str]) -> list[Manifest]:
     """Return a right beyond the namespace, since nodes are in none."""
-    labels, role = common.labels(config, "supervisor"), f"{common.slug(config.name)}-{name}"
+    labels = common.labels(config, "supervisor")
     return [
         common.manifest("ClusterRole", f"{_GROUP}/v1", role, labels, rules=[rule]),
         common.manifest(

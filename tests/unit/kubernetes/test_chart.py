@@ -46,6 +46,7 @@ def test_the_chart_has_the_objects_of_the_base(rendered):
         ".Values.images.modelServer | quote": images["modelServer"],
         ".Values.images.pullPolicy | quote": images["pullPolicy"],
         ".Release.Namespace | quote": "default",
+        'printf "%s-roma-node-metrics" .Release.Namespace | quote': "roma-roma-node-metrics",
     }
     for name in ("models", "control", "rights", "network"):
         text = (out / f"chart/templates/{name}.yaml").read_text()
@@ -81,7 +82,10 @@ def test_what_differs_between_releases_is_an_expression(rendered):
             '.Files.Get "files/roma.yaml" | sha256sum | quote',
             ".Values.secrets | toJson | sha256sum | quote",
         },
-        "rights": {".Release.Namespace | quote"},
+        "rights": {
+            ".Release.Namespace | quote",
+            'printf "%s-roma-node-metrics" .Release.Namespace | quote',
+        },
         "network": set(),
     }
 

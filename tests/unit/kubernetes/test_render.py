@@ -140,6 +140,23 @@ def test_servers_of_others_are_read_through_their_kubelets(tmp_path):
     assert rules == [[{"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}]]
 
 
+def test_rights_of_the_cluster_are_not_another_namespace_s(tmp_path):
+    names = set()
+    for namespace in ("team-a", "team-b"):
+        nodes = "nodeSelector: {a: b}, cores: 2, kubernetes: &pods {server: tensorflow_serving, "
+        text = FILE.replace("node: node-a, cores: 2, kubernetes: &pods {", nodes)
+        (tmp_path / namespace).mkdir()
+        done, objects, _ = rendered(
+            tmp_path / namespace, text.replace("namespace: models", f"namespace: {namespace}")
+        )
+        assert done.exit_code == 0, done.output
+        found = {name for kind, name in objects if kind == "ClusterRole"}
+        assert found == {name for kind, name in objects if kind == "ClusterRoleBinding"}
+        assert len(found) == 2
+        assert not names & found
+        names |= found
+
+
 def test_secrets_are_made_once_and_kept_out_of_version_control(tmp_path):
     first, _, out = rendered(tmp_path)
     tokens = {p: p.read_text() for p in (out / "base" / "secrets").rglob("token")}
