@@ -11,11 +11,11 @@ since the users inside containers differ from the host's. Directories are mounte
 that is replaced would stay the old one in its container.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from roma.config import file_edit
 from roma.config.gateway import GatewayConfig
 from roma.config.schema import Config
 from roma.config.security import TlsConfig, TokensConfig
@@ -132,8 +132,6 @@ def _written(path: Path, text: str) -> Path:
     path.parent.mkdir(exist_ok=True)
     mounted = path.parent.name != FOLDER
     path.parent.chmod(0o755 if mounted else 0o700)  # independent of the umask
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as out:
-        os.fchmod(descriptor, 0o644 if mounted else 0o600)
-        out.write(text)
+    file_edit.write(path, text)  # whole or not at all: what is there is kept
+    path.chmod(0o644 if mounted else 0o600)
     return path

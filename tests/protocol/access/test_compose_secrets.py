@@ -1,5 +1,6 @@
 """The secrets of a Compose deployment: made once, each seen by who needs it, none of them shown."""
 
+import errno
 import re
 
 import pytest
@@ -91,6 +92,25 @@ def test_rendering_again_keeps_them(tmp_path):
     after = {f: f.read_text() for f in folder.rglob("*") if f.is_file()}
     changed = [f for f in before if before[f] != after[f]]
     assert changed == [folder / "metrics" / "token"]
+
+
+def test_what_could_not_be_written_is_made_by_the_next_rendering(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "roma.yaml").write_text(FILE)
+    command = ["render", "compose", str(tmp_path / "roma.yaml"), "--out", str(tmp_path)]
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        failed = CliRunner().invoke(app, command)
+    assert isinstance(failed.exception, ConfigError)
+    assert "admin/token: cannot be written: No space left" in str(failed.exception)
+    assert not [f for f in (tmp_path / "secrets").rglob("*") if f.is_file()]
+    _, _, folder = rendered(tmp_path)
+    (folder / "keys" / "keys.yaml").unlink()  # it ended before this one was written
+    rendered(tmp_path)
+    (key,) = api_keys.load(folder / "keys" / "keys.yaml").keys.values()
+    assert key.hash == api_keys.hashed((folder / "client.token").read_text().strip())
 
 
 @pytest.mark.parametrize(
