@@ -145,8 +145,9 @@ def usage(text: str, namespace: str, container: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for labels, value in _USAGE.findall(text):
         of = dict(_LABEL.findall(labels))
-        if of.get("namespace") == namespace and of.get("container") == container:
-            found[of.get("pod", "")] = float(value)
+        used = float(value)
+        if (of.get("namespace"), of.get("container")) == (namespace, container) and used < math.inf:
+            found[of.get("pod", "")] = used
     return found
 
 

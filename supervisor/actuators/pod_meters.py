@@ -7,11 +7,11 @@ arrived and waits for none: a server that is out of quota answers late.
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Final
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from roma.kubernetes.pods import CPU_PATH, Pod
 from roma.telemetry.reachability import reason
@@ -22,6 +22,9 @@ ASK_AT: Final = 0.5
 
 MOST_BYTES: Final = 4096
 """Most bytes of an answer."""
+
+HIGHEST: Final = 1e15
+"""More than any number of a reading."""
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +100,9 @@ class ServerMeters:
                     self._complain(name, f"status {response.status} for GET {CPU_PATH}")
                     return
                 reading = _READING.validate_json(body)
-        except ValidationError:
+                if not _is_possible(reading):
+                    raise ValueError
+        except ValueError:  # pydantic's is one
             self._complain(name, f"an answer to GET {CPU_PATH} that is no reading")
             return
         except (ClientError, TimeoutError, OSError) as error:
@@ -110,3 +115,8 @@ class ServerMeters:
         if self._unread.get(name) != why:  # once, not once per second
             log.warning("executable %s: its CPU use is unknown: %s", name, why)
         self._unread[name] = why
+
+
+def _is_possible(reading: Reading) -> bool:
+    """Return whether a cgroup can have these numbers: a pod may answer anything, as NaN."""
+    return all(number is None or 0 <= number <= HIGHEST for number in astuple(reading))

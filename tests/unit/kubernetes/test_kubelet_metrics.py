@@ -25,6 +25,10 @@ def test_a_text_that_is_cut_short_has_no_wrong_value():
         assert found.items() <= whole.items()
 
 
+def test_what_no_container_can_have_used_is_left_out():
+    assert "p-1" not in usage(TEXT.replace(" 12.5 ", " 1e999 "), "a", "model-server")
+
+
 def test_what_is_no_metrics_is_no_use():
     assert usage("", "a", "model-server") == {}
     assert usage("container_cpu_usage_seconds_total{pod=", "a", "model-server") == {}
