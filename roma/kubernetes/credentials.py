@@ -6,6 +6,7 @@ Tokens of service accounts are replaced every hour: their file is read again.
 import base64
 import contextlib
 import os
+import re
 import ssl
 import tempfile
 import time
@@ -25,6 +26,8 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REREAD: Final = 10.0
 """Seconds after which a token's file is read again."""
 
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
 
 class TokenFile:
     """A bearer token in a file that is replaced from time to time."""
@@ -38,11 +41,13 @@ class TokenFile:
         return f"<TokenFile {self._path}>"
 
     def __call__(self) -> str:
-        """Return the token; a file that cannot be read leaves the last one in force."""
+        """Return the token; a file that has none, or not yet, leaves the last one in force."""
         now = time.monotonic()
         if now - self._read_at >= REREAD:
             with contextlib.suppress(OSError, UnicodeDecodeError):
-                self._text = self._path.read_text(encoding="ascii").strip()
+                text = self._path.read_text(encoding="ascii").strip()
+                if text and text.isprintable():
+                    self._text = text
             self._read_at = now
         return self._text
 
@@ -107,6 +112,16 @@ def _in_cluster(host: str, port: str) -> ClusterCredentials:
     )
 
 
+def _scheme(server: object) -> str | None:
+    """Return the scheme of an API server's URL, None if it is none."""
+    try:
+        parts = urlsplit(server if isinstance(server, str) else "")
+        is_url = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return None
+    return parts.scheme if is_url and parts.scheme in ("http", "https") else None
+
+
 class _Kubeconfig:
     """A kubeconfig file (client-go's clientcmd/v1 Config)."""
 
@@ -116,8 +131,11 @@ class _Kubeconfig:
             found = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from error
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{path}: is no YAML: {error}") from error
+        except (yaml.YAMLError, ValueError, LookupError, TypeError, RecursionError) as error:
+            # Without the text that it quotes, which may be a token's.
+            mark = getattr(error, "problem_mark", None)
+            place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unreadable"
+            raise ConfigError(f"{path}: is no YAML: {place}") from None
         if not isinstance(found, dict) or found.get("kind") != "Config" or "clusters" not in found:
             raise ConfigError(f"{path}: is no kubeconfig (kind: Config with clusters)")
         self._content: dict[str, Any] = found
@@ -130,24 +148,32 @@ class _Kubeconfig:
         cluster = self._entry("clusters", cluster_name, "cluster")
         user = {} if user_name is None else self._entry("users", str(user_name), "user")
         server = cluster.get("server")
-        parts = urlsplit(server) if isinstance(server, str) else None
-        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        scheme = _scheme(server)
+        if scheme is None:
             raise self._fault(f"clusters.{cluster_name}.server", server, "http(s)://host:port")
-        for key in ("exec", "auth-provider", "username"):
-            if key in user:
+        for key in ("exec", "auth-provider", "username", "as"):
+            if user.get(key):
                 bound = "absent: use token, tokenFile or client-certificate"
                 raise self._fault(f"users.{user_name}.{key}", "set", bound)
-        tls = None if parts.scheme == "http" else self._tls(cluster_name, cluster, user_name, user)
+        for key in ("proxy-url", "tls-server-name"):
+            if cluster.get(key):
+                raise self._fault(f"clusters.{cluster_name}.{key}", cluster[key], "absent")
+        namespace = str(context.get("namespace") or "default")
+        if not _NAMESPACE.fullmatch(namespace):
+            raise self._fault(f"contexts.{name}.namespace", namespace, "a DNS label")
+        tls = None if scheme == "http" else self._tls(cluster_name, cluster, user_name, user)
         return ClusterCredentials(
             server=str(server).rstrip("/"),
-            namespace=context.get("namespace") or "default",
-            token=self._token(user),
+            namespace=namespace,
+            token=self._token(f"users.{user_name}", user),
             tls=tls,
             source=str(self._path),
         )
 
     def _entry(self, section: str, name: str, kind: str) -> dict[str, Any]:
         entries = self._content.get(section) or ()
+        if not isinstance(entries, list | tuple):
+            raise self._fault(section, str(entries)[:40], "a list")
         for entry in entries:
             if isinstance(entry, dict) and entry.get("name") == name:
                 found = entry.get(kind)
@@ -158,10 +184,18 @@ class _Kubeconfig:
     def _fault(self, key: str, value: object, bound: str) -> ConfigError:
         return ConfigError(f"{self._path}: {key} = {value}: must be {bound}")
 
-    def _token(self, user: Mapping[str, Any]) -> TokenFile | FixedToken:
-        if "tokenFile" in user:
-            return TokenFile(self._path.parent / user["tokenFile"])
-        return FixedToken(user.get("token") or "")
+    def _token(self, key: str, user: Mapping[str, Any]) -> TokenFile | FixedToken:
+        if name := user.get("tokenFile"):
+            path = self._path.parent / str(name)
+            try:
+                path.read_text(encoding="ascii")
+            except (OSError, ValueError) as error:
+                raise self._fault(f"{key}.tokenFile", path, f"readable: {error}") from error
+            return TokenFile(path)
+        text = str(user.get("token") or "").strip()
+        if not (text.isascii() and text.isprintable()):
+            raise self._fault(f"{key}.token", "…", "printable ASCII")
+        return FixedToken(text)
 
     def _tls(
         self,
@@ -181,6 +215,8 @@ class _Kubeconfig:
                 tls.verify_mode = ssl.CERT_NONE
             where = f"users.{user_name}.client-certificate"
             certificate, key = (self._bytes(user, f"client-{k}") for k in ("certificate", "key"))
+            if (certificate is None) != (key is None):
+                raise ValueError("must come with client-key, and the key with it")
             if certificate is not None and key is not None:
                 with tempfile.NamedTemporaryFile() as file:  # of mode 600; `ssl` reads files only
                     file.write(certificate + b"\n" + key)

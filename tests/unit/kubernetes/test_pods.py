@@ -209,9 +209,23 @@ def test_a_token_file_is_read_again(tmp_path, monkeypatch):
     assert token() == "one"
     now[0] = 10.0
     assert token() == "two"
+    for half in ("", "three\nX-Other: 1", "dr\u00e9i"):  # it is being written
+        file.write_text(half)
+        now[0] += 10.0
+        assert token() == "two"
     file.unlink()
-    now[0] = 20.0
+    now[0] += 10.0
     assert token() == "two"
+
+
+def user(**found):
+    """Return the section of a user."""
+    return {"users": [{"name": "u", "user": found}]}
+
+
+def cluster(**found):
+    """Return the section of a cluster."""
+    return {"clusters": [{"name": "k", "cluster": {"server": "https://x:1", **found}}]}
 
 
 @pytest.mark.parametrize(
@@ -252,6 +266,20 @@ def test_a_token_file_is_read_again(tmp_path, monkeypatch):
             },
             "users.u.client-certificate: ",
         ),
+        ({"contexts": 5}, "contexts = 5: must be a list"),
+        (user(tokenFile=5), "/5: must be readable: "),
+        (user(tokenFile="nowhere"), "users.u.tokenFile = "),
+        (user(token="se\ncret"), "users.u.token = …: must be printable ASCII"),
+        (user(**{"as": "bob"}), "users.u.as = set: must be absent"),
+        (user(**{"client-key-data": "aGFsbG8="}), "users.u.client-certificate: must come with"),
+        (cluster(server="https://[::1"), "clusters.k.server = https://[::1: must be http(s)"),
+        (cluster(server="https://x:99999"), "clusters.k.server = https://x:99999: must be http(s)"),
+        (cluster(**{"proxy-url": "http://p"}), "clusters.k.proxy-url = http://p: must be absent"),
+        (cluster(**{"tls-server-name": "y"}), "clusters.k.tls-server-name = y: must be absent"),
+        (
+            {"contexts": [{"name": "c", "context": {"cluster": "k", "namespace": "a/b"}}]},
+            "contexts.c.namespace = a/b: must be a DNS label",
+        ),
     ],
 )
 def test_a_fault_of_a_kubeconfig_names_file_key_and_bound(tmp_path, sections, words):
@@ -262,7 +290,15 @@ def test_a_fault_of_a_kubeconfig_names_file_key_and_bound(tmp_path, sections, wo
     assert str(file) in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["a: [", "\x00", "- 1", ""])
+def test_a_kubeconfig_that_cannot_be_parsed_is_not_quoted(tmp_path):
+    file = tmp_path / "config"
+    file.write_text("token: 'secret\n: [")
+    with pytest.raises(ConfigError, match="line") as raised:
+        find(file)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["a: [", "\x00", "- 1", "", "[" * 5000, "a: 2020-99-99"])
 def test_a_file_that_is_no_kubeconfig_is_named(tmp_path, text):
     file = tmp_path / "config"
     file.write_text(text)
