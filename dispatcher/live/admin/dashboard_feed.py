@@ -16,6 +16,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from yarl import URL
 
 from dispatcher import reports
+from dispatcher.live.admin import answers
 from dispatcher.live.driver import Driver
 from dispatcher.live.unavailable import Reasons
 from roma.config.backends import registry as backends
@@ -176,14 +177,14 @@ class DashboardFeed:
         now = self._driver.clock()
         query = {"seconds": f"{seconds:g}"} | ({} if model is None else {"model": model})
         asked = self._asked(model)
-        answers = await asyncio.gather(
+        found = await asyncio.gather(
             *(
                 self._get(url, "decisions", {**query, "worker": worker}, TELL_LIMIT)
                 for worker, url in asked.items()
             )
         )
-        told = dict(zip(asked, answers, strict=True))
-        decisions = [d for a in answers if isinstance(a, dict) for d in a.get("decisions", ())]
+        told = dict(zip(asked, found, strict=True))
+        decisions = [d for a in found if isinstance(a, dict) for d in a["decisions"]]
         decisions.sort(key=lambda d: (d["at"], d["executable"]))
         models = self._driver.core.queues if model is None else (model,)
         return {
@@ -235,7 +236,9 @@ class DashboardFeed:
             return f"no answer within {limit:g} s"
         except (ClientError, OSError, ValueError) as error:
             return reason(error)
-        return answer if isinstance(answer, dict) else "its answer is no object"
+        if not isinstance(answer, dict):
+            return "its answer is no object"
+        return answers.fault(what, answer) or answer
 
     async def _call(self, url: str, query: Mapping[str, str], limit: float) -> tuple[int, bytes]:
         """Ask a supervisor; one that stands by names the one to ask instead."""

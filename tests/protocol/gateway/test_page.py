@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from roma.config import schema
@@ -24,10 +25,10 @@ STATE = {
 
 
 class FakeSupervisor:
-    """Answers what a supervisor answers; `down` makes it hang up."""
+    """Answers what a supervisor answers; `down` makes it hang up, `odd` is answered instead."""
 
     def __init__(self, port):
-        self.port, self.down, self.asked = port, False, []
+        self.port, self.down, self.odd, self.asked = port, False, None, []
         self.executable = ""
         self.mode = "control"
 
@@ -47,6 +48,8 @@ class FakeSupervisor:
         if self.down:
             request.transport.close()
             return web.Response()
+        if self.odd is not None:
+            return web.json_response(self.odd)
         if request.match_info["what"] == "state":
             state = {"model": "m", "demand": 0.5, "applied": 0.5, "limit": "none", "why": "calm"}
             more = {"mode": self.mode, "executables": {self.executable: state}}
@@ -155,6 +158,37 @@ async def test_the_story_has_decisions_and_refusals_and_says_who_is_silent(harne
     assert list(json.loads(body)["silent"]) == ["local"]
     server.gate.set()
     await asyncio.gather(*calls)
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        ({"executables": [1]}, "executables = [1]"),
+        ({"executables": {"m@local": 5}}, "executables.m@local = 5"),
+        ({"executables": {"m@local": {"applied": "0.5"}}}, "executables.m@local.applied = 0.5"),
+        ({**STATE, "ticks": "7"}, "ticks = 7"),
+    ],
+)
+async def test_a_supervisor_that_answers_oddly_is_silent_and_the_rest_is_shown(
+    harness, tmp_path, odd, why
+):
+    fake, _ = await opened(harness, tmp_path)
+    await seen(harness, lambda v: v["models"])
+    fake.odd = odd
+    view = await seen(harness, lambda v: not v["workers"][0]["answers"])
+    assert f"its answer: {why}" in view["workers"][0]["error"]
+    later = await seen(harness, lambda v: v["at"] > view["at"])
+    assert later["models"][0]["executables"][0]["state"] == "idle"
+
+
+@pytest.mark.parametrize("told", [5, [5], [{"at": "12"}], [{"executable": "m@local"}]])
+async def test_decisions_that_are_none_are_missing(harness, tmp_path, told):
+    fake, _ = await opened(harness, tmp_path)
+    fake.odd = {"decisions": told}
+    status, body = await harness.get("/control/v1/decisions?model=m", harness.admin)
+    story = json.loads(body)
+    assert (status, story["decisions"]) == (200, [])
+    assert story["silent"]["local"].startswith("its answer: decisions")
 
 
 async def test_another_sites_page_cannot_say_what_was_applied(harness, tmp_path):
