@@ -140,7 +140,7 @@ def write(tuning: Tuning, path: Path, source: dict[str, Any], date: str | None =
     text = yaml.safe_dump(tuning.document(source, date), sort_keys=False, allow_unicode=True)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error}") from error
 
@@ -148,7 +148,7 @@ def write(tuning: Tuning, path: Path, source: dict[str, Any], date: str | None =
 def read(path: Path) -> tuple[str, dict[str, float | str]]:
     """Return law and gains of a gains file; raise `ConfigError` naming the fault."""
     try:
-        document = yaml_file.read(path.read_text(), source=str(path))
+        document = yaml_file.read(path.read_text(encoding="utf-8"), source=str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     law = document.get("law") if isinstance(document, dict) else None

@@ -42,7 +42,8 @@ def prepare() -> StandardOutput:
     raw = StandardOutput(_nowhere() if out is None else out.fileno(), "w", closefd=False)
     if sys.stderr is None:
         sys.stderr = io.TextIOWrapper(io.FileIO(_nowhere(), "w"), write_through=True)
-    errors = "replace" if errors == "strict" else errors
+    if errors in ("strict", "surrogateescape"):  # the latter is that of LC_ALL=C
+        errors = "replace"
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=True)
     return raw
 

@@ -26,7 +26,7 @@ def leave(error: RomaError) -> None:
     path = os.environ.get(FAULT_FILE)
     if path:
         try:
-            Path(path).write_text(str(error))
+            Path(path).write_text(str(error), encoding="utf-8")
         except OSError:
             return  # it is on standard error as well
 
@@ -34,7 +34,7 @@ def leave(error: RomaError) -> None:
 def left(path: Path) -> str:
     """Return the reason that a program wrote, in one line; an empty string if there is none."""
     try:
-        return " ".join(path.read_text(errors="replace").split())[:MOST]
+        return " ".join(path.read_text(encoding="utf-8", errors="replace").split())[:MOST]
     except OSError:
         return ""
 

@@ -33,7 +33,7 @@ def edit(file: Path, change: Callable[[Document], None]) -> Config:
 def _edited(file: Path, change: Callable[[Document], None]) -> Config:
     old = schema.load(file)
     try:
-        document = _yaml().load(file.read_text())
+        document = _yaml().load(file.read_text(encoding="utf-8"))
     except YAMLError as error:
         raise ConfigError(f"{file}: cannot be edited: {error}") from error
     before = {name: dict(entry) for name, entry in document["models"].items()}
@@ -44,7 +44,7 @@ def _edited(file: Path, change: Callable[[Document], None]) -> Config:
     scratch = file.resolve().with_name(f".{file.name}.{os.getpid()}")
     try:
         _pin(document, old, file, unchanged)
-        scratch.write_text(_text(document))
+        scratch.write_text(_text(document), encoding="utf-8")
         new = schema.load(scratch)
         compare(old, new)
         for model, fault in unservable(new).items():

@@ -76,6 +76,19 @@ def test_characters_that_the_encoding_lacks_are_replaced(tmp_path):
     assert "m?dels" in done.stdout
 
 
+def test_files_are_in_utf_8_whatever_the_encoding_of_the_system(tmp_path):
+    file, other = tmp_path / "roma.yaml", {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    file.write_text(
+        "models: {m: {sla: {response_time: 1}, kubernetes: {hostPath: /modèles}}}  # für uns\n"
+        "workers: [{name: w, backend: kubernetes, node: w, cores: 1}]\n",
+        encoding="utf-8",
+    )
+    line = f"render kubernetes {file} --out {tmp_path}"
+    done = shell(line, tmp_path, PYTHONUTF8="0", **other)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "path: /modèles" in (tmp_path / "base" / "models.yaml").read_text(encoding="utf-8")
+
+
 def shell(line, folder, **env):
     (folder / "keys.yaml").write_text("keys: {a: {certificate: mödels, models: '*'}}\n")
     line = f"{sys.executable} -m roma {line.replace('KEYS', str(folder / 'keys.yaml'))}"
