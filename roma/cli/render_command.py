@@ -41,7 +41,7 @@ def compose(
 ) -> None:
     """Write FILE's deployment as compose.yaml, and the files that its containers read."""
     loaded = checked(file)
-    _write(out, render(loaded, file, out), kept=(SETTINGS,))
+    _write(out, render(loaded, file, out), file, kept=(SETTINGS,))
     _write_secrets(loaded, out)
 
 
@@ -63,21 +63,25 @@ def kubernetes(
     """Write FILE's deployment as a kustomize base with overlays, and as a Helm chart."""
     loaded = checked(file)
     images = Images(control_image, image, pull_policy.value)
-    _write(out, render_kubernetes(loaded, file, images, gateways))
+    _write(out, render_kubernetes(loaded, file, images, gateways), file)
     _write_secrets(loaded, out / "base")
     _write_values(out / "base" / secrets.FOLDER)
     if why := left_out(loaded):
         print(f"left out {out / 'overlays' / 'production'} and {out / helm.FOLDER}: {why}")
 
 
-def _write(out: Path, files: Mapping[str, str], kept: Collection[str] = ()) -> None:
+def _write(out: Path, files: Mapping[str, str], source: Path, kept: Collection[str] = ()) -> None:
     with _writable(out):
+        for name in files:
+            if (out / name).exists() and (out / name).samefile(source):
+                bound = f"another directory: {name} there is the file to render"
+                raise ConfigError(f"--out = {out}: must be {bound}")
         for name, text in files.items():
             if name in kept and (out / name).exists():
                 print(f"kept  {out / name}")
                 continue
             (out / name).parent.mkdir(parents=True, exist_ok=True)
-            (out / name).write_text(text)
+            (out / name).write_text(text, encoding="utf-8")
             print(f"wrote {out / name}")
 
 

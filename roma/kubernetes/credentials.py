@@ -26,6 +26,9 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REREAD: Final = 10.0
 """Seconds after which a token's file is read again."""
 
+_OF_YAML: Final = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
+"""Errors of yaml's own constructors, for `2001-99-99`, `!!timestamp x` and the like."""
+
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -131,7 +134,7 @@ class _Kubeconfig:
             found = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from error
-        except (yaml.YAMLError, ValueError, LookupError, TypeError, RecursionError) as error:
+        except (yaml.YAMLError, *_OF_YAML) as error:
             # Without the text that it quotes, which may be a token's.
             mark = getattr(error, "problem_mark", None)
             place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unreadable"
@@ -151,7 +154,7 @@ class _Kubeconfig:
         scheme = _scheme(server)
         if scheme is None:
             raise self._fault(f"clusters.{cluster_name}.server", server, "http(s)://host:port")
-        for key in ("exec", "auth-provider", "username", "as"):
+        for key in ("exec", "auth-provider", "username", "password", "as"):
             if user.get(key):
                 bound = "absent: use token, tokenFile or client-certificate"
                 raise self._fault(f"users.{user_name}.{key}", "set", bound)
@@ -210,7 +213,11 @@ class _Kubeconfig:
             tls = ssl.create_default_context(
                 cadata=None if authority is None else authority.decode("ascii")
             )
-            if cluster.get("insecure-skip-tls-verify"):
+            where = f"clusters.{cluster_name}.insecure-skip-tls-verify"
+            is_open = cluster.get("insecure-skip-tls-verify") or False
+            if not isinstance(is_open, bool):  # "false" would be true
+                raise ValueError("must be true or false")
+            if is_open:
                 tls.check_hostname = False
                 tls.verify_mode = ssl.CERT_NONE
             where = f"users.{user_name}.client-certificate"

@@ -271,10 +271,15 @@ def cluster(**found):
         (user(tokenFile="nowhere"), "users.u.tokenFile = "),
         (user(token="se\ncret"), "users.u.token = …: must be printable ASCII"),
         (user(**{"as": "bob"}), "users.u.as = set: must be absent"),
+        (user(password="p"), "users.u.password = set: must be absent"),
         (user(**{"client-key-data": "aGFsbG8="}), "users.u.client-certificate: must come with"),
         (cluster(server="https://[::1"), "clusters.k.server = https://[::1: must be http(s)"),
         (cluster(server="https://x:99999"), "clusters.k.server = https://x:99999: must be http(s)"),
         (cluster(**{"proxy-url": "http://p"}), "clusters.k.proxy-url = http://p: must be absent"),
+        (
+            cluster(**{"insecure-skip-tls-verify": "false"}),
+            "clusters.k.insecure-skip-tls-verify: must be true or false",
+        ),
         (cluster(**{"tls-server-name": "y"}), "clusters.k.tls-server-name = y: must be absent"),
         (
             {"contexts": [{"name": "c", "context": {"cluster": "k", "namespace": "a/b"}}]},
@@ -298,7 +303,9 @@ def test_a_kubeconfig_that_cannot_be_parsed_is_not_quoted(tmp_path):
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["a: [", "\x00", "- 1", "", "[" * 5000, "a: 2020-99-99"])
+@pytest.mark.parametrize(
+    "text", ["a: [", "!!timestamp x", "\x00", "- 1", "", "[" * 5000, "a: 2020-99-99"]
+)
 def test_a_file_that_is_no_kubeconfig_is_named(tmp_path, text):
     file = tmp_path / "config"
     file.write_text(text)
