@@ -56,6 +56,18 @@ def test_each_container_sees_its_own_secrets(tmp_path):
     assert all(mount.endswith(":ro") for mount in mounts)
 
 
+@pytest.mark.parametrize("name", ["deployed.yaml", "compose.yaml"])
+def test_the_file_to_render_is_not_written_over(tmp_path, name):
+    file = tmp_path / name
+    file.write_text(FILE)
+    done = CliRunner().invoke(app, ["render", "compose", str(file), "--out", str(tmp_path)])
+    assert isinstance(done.exception, ConfigError)
+    bound = f"another directory: {name} there is the file to render"
+    assert str(done.exception) == f"--out = {tmp_path}: must be {bound}"
+    assert file.read_text() == FILE
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_they_are_their_owner_s_alone_and_the_containers(tmp_path):
     output, _, folder = rendered(tmp_path)
     assert folder.stat().st_mode & 0o777 == 0o700  # nobody else of this host gets past it
