@@ -35,8 +35,8 @@ class DockerActuator:
             async with asyncio.timeout(self._timeout):
                 return await self._containers.grant(cores)
         except TimeoutError:
-            error = EngineError(f"no answer within {self._timeout:g} s")
-        except EngineError as raised:
+            error: ActuationError = EngineError(f"no answer within {self._timeout:g} s")
+        except ActuationError as raised:  # also of a broker that refuses this supervisor
             error = raised
         return dict.fromkeys(cores, error)
 

@@ -250,7 +250,7 @@ class Broker:
     async def _container(self, name: str) -> str:
         """Return the id of a container that has been checked."""
         if name not in self._checked:
-            container = self._executables[name].container
+            container = self._known(name).container  # its model may have gone while it waited
             assert container is not None
             found = await self._engine.inspect(container)
             check(found, self._config, self._worker, name)

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import aiohttp
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from roma.domain.errors import ActuationError, BrokerRefused, EngineError
 from roma.telemetry.reachability import reason
@@ -20,6 +22,24 @@ LAUNCH_TIMEOUT = 1900.0
 
 READ_TIMEOUT = 5.0
 """Seconds for reading through the engine; 20.10 may need two."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Granted:
+    cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: str
+
+
+# A broker of another version may say more, or less.
+_GRANTS: Final = TypeAdapter(dict[str, _Granted | _Failed])
+_READINGS: Final = TypeAdapter(dict[str, _Failed | Reading])
+_CONTAINERS: Final = TypeAdapter(dict[str, Container])
+_KNOWN: Final = TypeAdapter(dict[str, list[str]])
+T = TypeVar("T")
 
 
 class BrokerClient:
@@ -35,29 +55,27 @@ class BrokerClient:
 
     async def grant(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
         """Set quotas, all at once; return the cores of each, or why it failed. Renews the lease."""
-        found = await self._call("POST", "/v1/cores", {"cores": dict(cores)})
+        said = await self._call("POST", "/v1/cores", {"cores": dict(cores)})
         return {
-            name: r["cores"] if "cores" in r else ActuationError(r["error"])
-            for name, r in found.items()
+            name: r.cores if isinstance(r, _Granted) else ActuationError(r.error)
+            for name, r in self._read(_GRANTS, said).items()
         }
 
     async def containers(self) -> Mapping[str, Container]:
         """Return the worker's containers by executable."""
-        found = await self._call("GET", "/v1/executables")
-        return {name: Container(**fields) for name, fields in found.items()}
+        return self._read(_CONTAINERS, await self._call("GET", "/v1/executables"))
 
     async def readings(self) -> Mapping[str, Reading | ActuationError]:
         """Return the engine's reading of each controlled executable, or why there is none."""
-        found = await self._call("GET", "/v1/readings", timeout=READ_TIMEOUT)
+        said = await self._call("GET", "/v1/readings", timeout=READ_TIMEOUT)
         return {
-            name: ActuationError(r["error"]) if "error" in r else Reading(**r)
-            for name, r in found.items()
+            name: r if isinstance(r, Reading) else ActuationError(r.error)
+            for name, r in self._read(_READINGS, said).items()
         }
 
     async def known(self) -> Mapping[str, Sequence[str]]:
         """Return the executables that the broker's roma.yaml has, and their models."""
-        found: dict[str, list[str]] = await self._call("GET", "/v1/known")
-        return found
+        return self._read(_KNOWN, await self._call("GET", "/v1/known"))
 
     async def create(self, name: str) -> None:
         """Create an executable's container and start it."""
@@ -75,7 +93,7 @@ class BrokerClient:
         path: str,
         body: dict[str, Any] | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> bytes:
         try:
             async with asyncio.timeout(timeout or self._timeout):
                 async with self._session.request(
@@ -89,7 +107,13 @@ class BrokerClient:
         if response.status >= 400:
             kind = EngineError if response.status >= 500 else BrokerRefused
             raise kind(f"broker {self._path}: {_message(answer)}")
-        return orjson.loads(answer) if answer else None
+        return answer
+
+    def _read(self, adapter: TypeAdapter[T], answer: bytes) -> T:
+        try:
+            return adapter.validate_json(answer)
+        except ValidationError as error:
+            raise EngineError(f"broker {self._path}: answered, but not as a broker does") from error
 
 
 @contextlib.asynccontextmanager
