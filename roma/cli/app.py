@@ -76,7 +76,8 @@ def main() -> None:
     try:
         app()
     except RomaError as error:
-        print(error, file=sys.stderr)
+        # What it quotes may come from far; a terminal must not obey it.
+        print(*map(logs.escaped, str(error).split("\n")), sep="\n", file=sys.stderr)
         start_failures.leave(error)
         sys.exit(2 if isinstance(error, (ConfigError, LaunchError)) else 1)
     except OSError:

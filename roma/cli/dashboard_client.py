@@ -20,6 +20,7 @@ from roma.domain.errors import ConfigError, ExchangeError
 from roma.security import peers, tokens
 from roma.security.tls import client_context
 from roma.security.tokens import Token
+from roma.telemetry.logs import escaped
 from roma.telemetry.reachability import reason
 
 DEFAULT = "http://127.0.0.1:8500"
@@ -144,10 +145,27 @@ async def fetch(at: AdminTarget, what: str, query: Mapping[str, str]) -> dict[st
     return answer
 
 
+def printable(found: Any) -> Any:
+    """Return an answer whose texts a terminal shows and does not obey, at any depth.
+
+    Some come from far: the reason that a model server gives, for example.
+    """
+    match found:
+        case str():
+            return escaped(found)
+        case list():
+            return [printable(one) for one in found]
+        case dict():
+            return {key: printable(one) for key, one in found.items()}
+        case _:
+            return found
+
+
 @contextlib.contextmanager
 def reading(at: AdminTarget) -> Iterator[None]:
     """Raise ExchangeError in place of what a malformed answer raises where it is used."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    # OSError: of a time that no calendar has.
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
         raise ExchangeError(f"{at.url}: not a dispatcher's admin port") from error

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from roma.cli.dashboard_client import fetch_once, reading, target
+from roma.cli.dashboard_client import fetch_once, printable, reading, target
 from roma.cli.dashboard_table import clock
 from roma.cli.options import AdminConfig, AdminUrl, Authority, KubeContext, KubeNamespace, TokenFile
 
@@ -35,7 +35,7 @@ def command(
         return
     console = Console(soft_wrap=True)
     with reading(at):
-        lines = _lines(decisions, model)
+        lines = _lines(printable(decisions), model)
     for line in lines:
         console.print(line)
     if not lines:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from roma.cli.console import wide_console
-from roma.cli.dashboard_client import fetch_once, reading, target
+from roma.cli.dashboard_client import fetch_once, printable, reading, target
 from roma.cli.dashboard_table import Screen, dashboard
 from roma.cli.options import AdminConfig, AdminUrl, Authority, KubeContext, KubeNamespace, TokenFile
 
@@ -28,5 +28,5 @@ def command(
     else:
         console = wide_console()
         with reading(at):
-            shown = dashboard(view, Screen(console.width))
+            shown = dashboard(printable(view), Screen(console.width))
         console.print(shown)

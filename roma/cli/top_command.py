@@ -7,10 +7,11 @@ import time
 from rich.console import Console
 from rich.live import Live
 
-from roma.cli.dashboard_client import AdminTarget, fetch, reading, target
+from roma.cli.dashboard_client import AdminTarget, fetch, printable, reading, target
 from roma.cli.dashboard_table import Screen, clock, dashboard
 from roma.cli.options import AdminConfig, AdminUrl, Authority, KubeContext, KubeNamespace, TokenFile
 from roma.domain.errors import ExchangeError
+from roma.telemetry.logs import escaped
 
 PERIOD = 1.0
 """Seconds between two looks."""
@@ -43,7 +44,7 @@ async def _show(at: AdminTarget) -> None:
         while True:
             screen = Screen(console.width, console.height)
             with reading(at):
-                shown = dashboard(view, screen, error)
+                shown = dashboard(printable(view), screen, escaped(error))
             live.update(shown, refresh=True)
             await asyncio.sleep(PERIOD)
             try:

@@ -261,6 +261,37 @@ def test_a_view_that_lacks_something_is_one_line(command, view):
     assert (done.returncode, done.stderr) == (1, f"{url}: not a dispatcher's admin port\n")
 
 
+def test_a_terminal_shows_what_comes_from_far_and_does_not_obey_it():
+    odd = "\x1b[2Jit is fine\x9b1m"
+    worker = WORKER | {"answers": False, "error": odd}
+    answers = {
+        "/control/v1/dashboard": (
+            200,
+            VIEW | {"models": [MODEL | {"why": odd}], "workers": [worker]},
+        ),
+        "/control/v1/decisions": (
+            200,
+            {"decisions": [], "refusals": {"photos": []}, "silent": {"w": odd}},
+        ),
+    }
+    with serving(answers) as url:
+        done = [roma("status", "--url", url), roma("explain", "photos", "--url", url)]
+    answers["/control/v1/decisions"] = (404, {"error": odd})
+    with serving(answers) as url:
+        done.append(roma("explain", "photos", "--url", url))
+    for one in done:
+        said = one.stdout + one.stderr
+        assert "\\x1b[2Jit is fine\\x9b1m" in said
+        assert not set(said) & {"\x1b", "\x9b"}
+
+
+@pytest.mark.parametrize("at", [1e18, -1e18])
+def test_a_time_that_no_calendar_has_is_one_line(at):
+    with serving({"/control/v1/dashboard": (200, VIEW | {"at": at})}) as url:
+        done = roma("status", "--url", url)
+    assert (done.returncode, done.stderr) == (1, f"{url}: not a dispatcher's admin port\n")
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:8500", "localhost:8500", "ftp://h:1", "http://h:x"])
 def test_a_url_must_be_one(url):
     done = roma("status", "--url", url)
