@@ -91,7 +91,8 @@ def application(
             pending_readings = asyncio.create_task(asyncio.to_thread(gpus.read))
         await asyncio.wait([pending_readings], timeout=GPU_LIMIT)
         readings = pending_readings.result() if pending_readings.done() else ()
-        loops = [found.loop for found in workers()]
+        # One that stands by does not tick: it would look like a control loop that has stalled.
+        loops = [] if leader() else [found.loop for found in workers()]
         return await prometheus.response(request, metrics.collect(loops, readings))
 
     app = web.Application(middlewares=middlewares)

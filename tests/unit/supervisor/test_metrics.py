@@ -4,6 +4,8 @@ import asyncio
 import re
 from dataclasses import replace
 
+from aiohttp.test_utils import TestClient, TestServer
+
 from controllers import registry
 from controllers.measurement import Demand, hold
 from dispatcher.core import Dispatcher
@@ -19,7 +21,8 @@ from supervisor.actuators.recording import RecordingActuator
 from supervisor.contention import Contention
 from supervisor.core import Supervisor
 from supervisor.executables import Managed, Reading
-from supervisor.live.gpus import GpuReading
+from supervisor.live import api
+from supervisor.live.gpus import GpuReading, Gpus
 from supervisor.live.loop import ControlLoop
 from supervisor.live.metrics import collect
 
@@ -146,3 +149,16 @@ def test_dashboard_and_alerts_ask_for_metrics_that_exist():
     }
     assert asked - names - recorded == set()
     assert len(asked) > 12
+
+
+async def test_one_that_stands_by_is_no_control_loop_that_has_stalled():
+    leaders = ["http://other:8700"]
+    controlled = [api.Controlled(ticked(), lambda: "standby")]
+    app = api.application(lambda: controlled, Gpus(), leader=lambda: leaders[0])
+    async with TestClient(TestServer(app)) as client:
+        standing_by = await (await client.get("/metrics")).text()
+        leaders[0] = ""
+        leading = await (await client.get("/metrics")).text()
+    assert "roma_ticks_total{" not in standing_by
+    assert "roma_worker_cores{" not in standing_by
+    assert 'roma_ticks_total{worker="w"} 2.0' in leading
