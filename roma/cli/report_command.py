@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from roma.domain.errors import ConfigError
+from roma.telemetry.logs import escaped
 
 
 def command(
@@ -42,5 +43,5 @@ def write(directory: Path, out: Path, title: str | None, pictures: Path | None) 
             f"roma report: {error.filename or out}: cannot be written: {error.strerror}"
         ) from error
     for sentence in (*report.said, *report.notes):
-        print(sentence)
+        print(escaped(sentence))  # names and reasons come from a file
     print(f"wrote {out}")

@@ -144,6 +144,16 @@ def test_text_from_outside_is_text(run, tmp_path):
     assert "&lt;script&gt;alert(1)" in page
 
 
+def test_a_terminal_does_not_obey_what_a_file_says(run, tmp_path):
+    lines = (run[1] / "models.jsonl").read_bytes().splitlines()
+    records = [{**orjson.loads(line), "model": "\x1b[2Jm"} for line in lines]
+    DecisionLog(tmp_path).write("models", records)
+    command = ["report", str(tmp_path), "--out", str(tmp_path / "page.html")]
+    said = CliRunner().invoke(app, command).stdout
+    assert "\\x1b[2Jm" in said
+    assert "\x1b" not in said
+
+
 def test_the_same_run_is_the_same_page(run, html):
     assert build(run[1], title="Post-mortem of <m> & others").html == html
 
