@@ -1,8 +1,10 @@
 """TensorFlow Serving's JSON rules, as tables; no TensorFlow is imported."""
 
 import json
+import re
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import orjson
@@ -156,6 +158,42 @@ def test_a_bad_body_is_refused_in_tensorflow_servings_words(entry, body, text):
     assert text in str(refused.value)
     assert refused.value.code is Code.INVALID_ARGUMENT
     assert len(str(refused.value)) < 700, "an error quotes only the beginning of a value"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"inputs": ["%s" 1]}' % (b"a" * 2**18),
+        b'{"inputs": [Inf, "%s", 1 2]}' % (b"a" * 2**18),
+    ],
+)
+def test_a_long_string_in_a_bad_body_takes_no_memory_for_a_way_back(body):
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestError, match="Missing a comma or ] after an array element"):
+            jsontext.parse(body)
+        assert tracemalloc.get_traced_memory()[1] < 16 * len(body)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_string_that_never_ends_is_looked_at_once():
+    text = '"' + r"\"" * 1000
+    (match,) = jsontext.STRING_OR_LITERAL.finditer(text)
+    assert match[0] == text
+    with pytest.raises(RequestError, match=r"Invalid escape character in string. at offset: 17"):
+        jsontext.parse(b'{"inputs": ["-NaN\\q')
+
+
+def test_a_missing_comma_names_the_bracket_that_is_open():
+    for body, closing in (
+        ('{"a": [{"b": "]"} 1', "] after an array element. at offset: 18"),
+        ('{"a": {"b": [1, "{"] 1', "} after an object member. at offset: 21"),
+        ('{"a": [1', "] after an array element. at offset: 8"),
+        ('{"a": 1', "} after an object member. at offset: 7"),
+    ):
+        with pytest.raises(RequestError, match=re.escape(f"Missing a comma or {closing}")):
+            jsontext.parse(body.encode())
 
 
 def test_a_type_that_json_cannot_carry_is_unimplemented():
