@@ -139,7 +139,15 @@ def _check_output(
 def _features(example: Any) -> Features:
     if not isinstance(example, dict):
         raise RequestError(f"Example must be JSON object but got JSON {type_name(example)}")
-    return {name: _feature(name, content) for name, content in example.items()}
+    return {_name(name): _feature(name, content) for name, content in example.items()}
+
+
+def _name(name: str) -> str:
+    try:
+        name.encode()  # a protobuf map takes no other keys
+    except UnicodeEncodeError:
+        raise RequestError(f"Feature name is not UTF-8: {preview(name)}") from None
+    return name
 
 
 def _feature(name: str, content: Any) -> Feature:

@@ -111,6 +111,7 @@ def test_examples_become_features_of_one_kind():
         ('{"examples": [1]}', "Example must be JSON object but got JSON Number"),
         ('{"examples": [{"x": null}]}', "Feature: x has element with unexpected JSON type: Null"),
         ('{"examples": [{"x": [[1]]}]}', "Feature: x has element with unexpected JSON type: Array"),
+        ('{"examples": [{"\\ud800": 1}]}', 'Feature name is not UTF-8: "\ud800"'),
         (
             '{"examples": [{"x": [1, 2.0]}]}',
             "Unexpected element type in feature: x expecting type: int64",
