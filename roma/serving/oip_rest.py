@@ -148,12 +148,20 @@ def decode_request(
         if "binary_data" in requested:
             binary[name] = _flag(requested, "binary_data", f'Output "{name}"')
         names.append(name)
-    request_id = root.get("id")
-    if request_id is not None and not isinstance(request_id, str):
-        raise RequestError(f"id = {jsontext.preview(request_id)}: expected a string")
     request = InferRequest(call, oip.signature_of(parameters), inputs, names)
     is_binary = _flag(parameters, "binary_data_output", "the request")
-    return request, AnswerFormat(request_id, binary, is_binary)
+    return request, AnswerFormat(_id(root), binary, is_binary)
+
+
+def _id(root: Mapping[str, Any]) -> str | None:
+    found = root.get("id")
+    if found is not None and not isinstance(found, str):
+        raise RequestError(f"id = {jsontext.preview(found)}: expected a string")
+    try:
+        (found or "").encode()  # the answer repeats it
+    except UnicodeEncodeError:
+        raise RequestError(f"id = {jsontext.preview(found)}: expected UTF-8") from None
+    return found
 
 
 def _flag(parameters: Mapping[str, Any], name: str, of: str) -> bool:

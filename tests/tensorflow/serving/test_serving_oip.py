@@ -173,6 +173,12 @@ def test_a_bad_body_is_refused(root, text):
     assert len(str(refused.value)) < 500
 
 
+def test_an_id_that_no_answer_can_repeat_is_refused():
+    body = b'{"id": "\\ud800", "inputs": []}'
+    with pytest.raises(RequestError, match=r"id = .*: expected UTF-8"):
+        oip_rest.decode_request(CALL, body, {})
+
+
 @pytest.mark.parametrize("length", ["0", "-1", "x", "9999", ""])
 def test_a_header_length_that_is_none(length):
     with pytest.raises(RequestError, match=r"Inference-Header-Content-Length = .*from 1 to 2, the"):
