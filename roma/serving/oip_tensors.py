@@ -46,6 +46,9 @@ DATATYPES: Mapping[str, Datatype] = dict(
     ]
 )
 BY_TENSORFLOW = {datatype.tensorflow: datatype for datatype in DATATYPES.values()}
+MAX_BYTES = 2**63 - 1
+"""Most bytes that a shape may ask for: sizes that NumPy and TensorFlow can multiply."""
+
 MAX_NAME = 256
 """Most characters of a tensor's name."""
 
@@ -87,6 +90,10 @@ def header(name: Any, datatype: Any, shape: Any) -> Header:
             f'Input "{name}": shape = {brief(shape)}: expected at most {MAX_RANK} integers, '
             "none negative"
         )
+    # An empty size counts as 1: NumPy refuses other sizes whose product overflows.
+    if math.prod(max(size, 1) for size in sizes) * known.numpy.itemsize > MAX_BYTES:
+        text = f'Input "{name}": shape = {brief(shape)}: expected at most {MAX_BYTES} bytes'
+        raise RequestError(f"{text} of {known.name}")
     return Header(name, known, tuple(sizes))
 
 

@@ -132,6 +132,7 @@ BAD = [
     (one("FP32", [-1], [1]), 'Input "x": shape = [-1]: expected at most 63 integers, none negative'),
     (one("FP32", [1.0], [1]), 'Input "x": shape = [1.0]: expected at most 63 integers'),
     (one("FP32", [1] * 64, [1]), 'Input "x": shape = [1, 1, 1,'),
+    (one("FP32", [0, 2**62], []), "expected at most 9223372036854775807 bytes of FP32"),
     (one("FP32", [1]), 'Input "x": expected either data or the parameter binary_data_size'),
     (one("FP32", [1], [1], binary_data_size=4), "expected either data or the parameter binary_data"),
     (one("FP32", [1], binary_data_size=4), "binary_data_size = 4: expected an integer from 0 to 0"),
