@@ -29,6 +29,9 @@ _FIELDS = {
     "half": "half_val",
     "bfloat16": "half_val",
 }
+STRING_BYTES = 24
+"""Bytes of a string in a TensorFlow tensor, beside a copy of its text (tsl/platform/ctstring.h)."""
+
 _BITS = ("half", "bfloat16")
 """Types whose field holds bit patterns."""
 
@@ -53,14 +56,14 @@ def decode(tensor: Message, spec: ServingTensorSpec, most_bytes: int) -> Array:
         raise RequestError(f"tensor parsing error: {spec.name}: its shape is {_shape(tensor)}")
     # An empty size counts as 1: NumPy refuses other sizes whose product overflows.
     count = math.prod(max(size, 1) for size in sizes)
-    if count > _sent(tensor, spec) and count * wanted.size > most_bytes:
+    if count > _sent(tensor, spec) and count * _size(tensor, wanted.size) > most_bytes:
         raise RequestError(
             f"tensor parsing error: {spec.name}: shape {_shape(tensor)} takes more than "
             f"{most_bytes} bytes, but few values were sent"
         )
     try:
         array: Array = np.asarray(tf.make_ndarray(tensor))
-    except (ValueError, TypeError, IndexError) as error:
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
         # Not TensorFlow's own text, which may quote all values.
         raise RequestError(f"tensor parsing error: {spec.name}") from error
     return array
@@ -93,6 +96,12 @@ def _sent(tensor: Message, spec: ServingTensorSpec) -> int:
     """Return the size of a tensor's content: bytes of `tensor_content`, or values in its field."""
     field = _FIELDS.get(spec.dtype)
     return len(tensor.tensor_content) or (len(getattr(tensor, field)) if field else 0)
+
+
+def _size(tensor: Message, size: int) -> int:
+    """Return the bytes of one of a tensor's missing values; TensorFlow says 0 for a string."""
+    texts = tensor.string_val
+    return size or STRING_BYTES + (len(texts[-1]) if texts else 0)
 
 
 def _shape(tensor: Message) -> str:

@@ -216,10 +216,21 @@ async def test_refusals_have_tensorflow_servings_code_and_text(stubs):
         (("two", {"x": tensor("float32", [0, 2**62, 4])}), {"signature": "total"},
          "INVALID_ARGUMENT", "tensor parsing error: x: shape [0,4611686018427387904,4] takes more "
          "than 67108864 bytes, but few values were sent"),
+        # Strings too: each missing one is a copy of the last.
+        (("same", {"x": tensor("string", [3 * 10**6])}), {"signature": "string"},
+         "INVALID_ARGUMENT", "tensor parsing error: x: shape [3000000] takes more "
+         "than 67108864 bytes, but few values were sent"),
+        (("same", {"x": tensor("string", [70], string_val=[b"a" * 2**20])}),
+         {"signature": "string"}, "INVALID_ARGUMENT", "tensor parsing error: x: shape [70] takes more "
+         "than 67108864 bytes, but few values were sent"),
+        (("same", {"x": tensor("float16", [1], half_val=[70000])}), {"signature": "float16"},
+         "INVALID_ARGUMENT", "tensor parsing error: x"),
+        (("same", {"x": tensor("float16", [1], half_val=[-1])}), {"signature": "float16"},
+         "INVALID_ARGUMENT", "tensor parsing error: x"),
         (("log", {"x": tensor("float32", [2, 2], float_val=[1] * 5)}), {}, "INVALID_ARGUMENT",
          "tensor parsing error: x"),
     ]  # fmt: skip
-    async with stubs("half", "two", "log") as server:
+    async with stubs("half", "two", "log", "same") as server:
         for args, options, code, text in table:
             async with refused(code, text):
                 await server.predict(*args, **options)
