@@ -130,7 +130,7 @@ def _computed(model: LoadedModel, request: InferRequest) -> list[tuple[Header, A
         if output not in signature.outputs:
             raise RequestError(f"model {name} has no output {brief(output)}")
     values = model.run(request.signature, arrays)
-    wanted = request.outputs or list(signature.outputs)
+    wanted = dict.fromkeys(request.outputs or signature.outputs)  # once each, as Triton answers
     return [_output(signature.outputs[o], values[o]) for o in wanted]
 
 

@@ -157,6 +157,11 @@ async def test_several_inputs_outputs_versions_and_ids(triton):
         assert (answer["id"], answer["model_version"]) == ("42", "1")
         result = await client.client.infer("two", inputs, outputs=[client.output("twice")])
         assert result.as_numpy("sum") is None
+        again = [client.output("twice"), client.output("twice")]
+        result = await client.client.infer("two", inputs, outputs=again)
+        answer = result.get_response()
+        outputs = answer.outputs if isinstance(client, Grpc) else answer["outputs"]
+        assert len(outputs) == 1, "a short request for one output many times"
         zero = [client.tensor("x", "FP32", np.zeros(1, np.float32))]
         for version, offset in (("", 3.0), ("1", 1.0), ("stable", 1.0)):
             result = await client.client.infer("half", zero, model_version=version)
