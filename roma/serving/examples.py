@@ -25,6 +25,9 @@ Feature = tuple[Kind | None, list[Any]]
 
 Features = dict[str, Feature]
 
+MAX_CONTEXT_BYTES = 2**28
+"""Most bytes of a request's context times its examples: a small body must not fill the memory."""
+
 
 def decode_examples(document: Document) -> tuple[Features, list[Features]]:
     """Return the context and the examples of a body; raises RequestError."""
@@ -41,6 +44,15 @@ def decode_examples(document: Document) -> tuple[Features, list[Features]]:
     if problem:
         raise RequestError(f"JSON Value: {preview(root)} {problem}")
     return context, [_features(example) for example in examples or []]
+
+
+def check_context(size: int, count: int) -> None:
+    """Refuse a context of `size` bytes beside `count` examples; raises RequestError."""
+    if size * count > MAX_CONTEXT_BYTES:
+        raise RequestError(
+            f"context of {size} bytes for {count} examples: each is computed with a copy of it, "
+            f"expected at most {MAX_CONTEXT_BYTES} bytes in all"
+        )
 
 
 def check_classify(signature: ServingSignature) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from roma.serving import inference
+from roma.serving import examples, inference
 from roma.serving.errors import Code, RequestError
 from roma.serving.messages import Message
 from roma.serving.session import LoadedModel
@@ -76,6 +76,7 @@ def _rows(source: Message) -> Array:
         raise RequestError("Input is empty.")
     # Concatenated messages merge, so a context is prepended to every example.
     context = b"" if kind == "example_list" else listed.context.SerializeToString()
+    examples.check_context(len(context), len(listed.examples))
     rows = np.empty(len(listed.examples), dtype=np.object_)
     rows[:] = [context + example.SerializeToString() for example in listed.examples]
     return rows

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from roma.serving.errors import Code, RequestError
-from roma.serving.examples import Features
+from roma.serving.examples import Features, check_context
 from roma.serving.quiet import LEVEL, without_notices
 from roma.tensors import frameworks
 from roma.tensors.arrays import Array, ServingSignature, ServingTensorSpec
@@ -105,9 +105,10 @@ def failure(error: Exception) -> tuple[Code, str]:
 def serialise(context: Features, examples: Sequence[Features]) -> Array:
     """Return examples as serialised `tf.train.Example` protos, shape [examples], bytes.
 
-    The context's bytes precede the example's: concatenated protos merge.
+    The context's bytes precede the example's: concatenated protos merge. Raises RequestError.
     """
     shared = _example(context)
+    check_context(len(shared), len(examples))
     serialised = np.empty(len(examples), dtype=np.object_)
     serialised[:] = [shared + _example(example) for example in examples]
     return serialised

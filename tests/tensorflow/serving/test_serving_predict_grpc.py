@@ -292,6 +292,13 @@ async def test_classify_and_regress(stubs):
         assert [one.value for one in response.result.regressions] == [1.5, 2.5]
         assert response.model_spec.signature_name == "half"
 
+        # Each example is computed with a copy of the context.
+        large = add_examples(server.Classification(), *[0.5] * 300, context=0.25)
+        fill(large.model_spec, "examples")
+        features = large.input.example_list_with_context.context.features.feature
+        features["text"].bytes_list.value.append(b"a" * 2**20)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"for 300 examples: .* at most 268435456"):
+            await server.prediction.Classify(large)
         empty = server.Classification()
         fill(empty.model_spec, "examples")
         async with refused("INVALID_ARGUMENT", "Input is empty."):

@@ -179,6 +179,10 @@ async def test_classify_and_regress(serving):
             status, answer = await client.post(f"/v1/models/{path}", body)
             assert status == 400
             assert text in answer["error"]
+        body = {"context": {"text": "a" * 2**20}, "examples": [{"x": 3.0}] * 300}
+        status, answer = await client.post("/v1/models/examples:classify", body)
+        assert status == 400
+        assert "for 300 examples: each is computed with a copy of it" in answer["error"]
 
 
 async def test_errors_have_tensorflow_servings_status_and_text(serving):
