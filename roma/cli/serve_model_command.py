@@ -41,7 +41,7 @@ def command(
     """Serve SavedModels with TensorFlow Serving's APIs and the Open Inference Protocol."""
     frameworks.skip_keras()
     settings = ServerSettings(
-        models=dict(_named_path(text) for text in model),
+        models=_named_paths(model),
         host=host,
         port=port,
         socket=socket,
@@ -53,6 +53,16 @@ def command(
         max_body_bytes=max_body_bytes,
     )
     asyncio.run(run_model_server(settings))
+
+
+def _named_paths(texts: list[str]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, path = _named_path(text)
+        if name in found:
+            raise ConfigError(f"--model = {text}: must have another name than {name}={found[name]}")
+        found[name] = path
+    return found
 
 
 def _named_path(text: str) -> tuple[str, Path]:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from roma.cli.app import COMMANDS, app
 from roma.config import renamed
+from roma.domain.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -50,6 +51,14 @@ def test_an_old_name_has_one_line_that_names_the_new_one(arguments, line):
     )
     assert done.returncode == 2
     assert re.fullmatch(line, done.stderr.strip())
+
+
+def test_serve_model_refuses_a_name_for_two_folders():
+    models = ["--model", "a=/one", "--model", "b=/two", "--model", "a=/three"]
+    done = CliRunner().invoke(app, ["serve-model", *models])
+    assert isinstance(done.exception, ConfigError)
+    line = "--model = a=/three: must have another name than a=/one"
+    assert str(done.exception) == line
 
 
 @pytest.mark.parametrize("arguments", ["config schema", "keys list KEYS", "--version", "--help"])
