@@ -101,8 +101,16 @@ def apply(form: Format = "console", level: Level = "info") -> None:
         root.removeHandler(handler)
     handler = _Handler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())
+    if level != "debug":
+        handler.addFilter(_is_no_client_fault)
     root.addHandler(handler)
     root.setLevel(level.upper())
+
+
+def _is_no_client_fault(record: logging.LogRecord) -> bool:
+    """Return False for aiohttp's traceback of a request that is no HTTP: anyone can send many."""
+    error = record.exc_info[0] if record.exc_info else None
+    return error is None or error.__module__ != "aiohttp.http_exceptions"
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]

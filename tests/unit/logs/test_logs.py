@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from aiohttp.http_exceptions import LineTooLong
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -189,19 +190,34 @@ def test_a_level_leaves_out_what_is_below(tmp_path):
     assert line.endswith("ERROR high")
 
 
-def test_applied_again_the_last_call_holds(capsys):
+@pytest.fixture
+def root():
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
-    try:
-        logs.apply("json")
-        logs.apply("console", "warning")
-        logging.getLogger("x").warning("once")
-        logging.getLogger("x").info("never")
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.endswith("WARNING once")
-    finally:
-        root.handlers[:] = before
-        root.setLevel(level)
+    yield root
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("root")
+def test_applied_again_the_last_call_holds(capsys):
+    logs.apply("json")
+    logs.apply("console", "warning")
+    logging.getLogger("x").warning("once")
+    logging.getLogger("x").info("never")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("WARNING once")
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_a_request_that_is_no_http_leaves_no_traceback(level, capsys):
+    logs.apply("console", level)
+    for error in (LineTooLong(b"A: x"), ValueError("own fault")):
+        logging.getLogger("aiohttp.server").error("Error handling request", exc_info=error)
+    text = capsys.readouterr().err
+    assert text.count("Error handling request") == (2 if level == "debug" else 1)
+    assert "own fault" in text
 
 
 @pytest.fixture
