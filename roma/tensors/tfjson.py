@@ -10,6 +10,7 @@ tensorflow_serving/util/json_tensor.cc.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -167,10 +168,10 @@ def _stack(items: list[Any], spec: ServingTensorSpec, key: str, exact_types: boo
 
 
 def _check_same(shape: tuple[int, ...], first: tuple[int, ...]) -> None:
-    size, expected = int(np.prod(shape)), int(np.prod(first))
-    if size != expected:
-        raise RequestError(f"Expecting tensor size: {expected} but got: {size}")
     if shape != first:
+        size, expected = math.prod(shape), math.prod(first)
+        if size != expected:
+            raise RequestError(f"Expecting tensor size: {expected} but got: {size}")
         texts = ["[" + ",".join(map(str, one)) + "]" for one in (first, shape)]
         raise RequestError(f"Expecting shape {texts[0]} but got: {texts[1]}")
 

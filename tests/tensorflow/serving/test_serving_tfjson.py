@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tracemalloc
+from collections import Counter
 
 import numpy as np
 import orjson
@@ -194,6 +195,19 @@ def test_a_missing_comma_names_the_bracket_that_is_open():
     ):
         with pytest.raises(RequestError, match=re.escape(f"Missing a comma or {closing}")):
             jsontext.parse(body.encode())
+
+
+def test_a_fault_behind_many_rows_is_found_in_few_steps():
+    # The gateway of planned devices reads bodies of 64 KiB in its event loop.
+    document = jsontext.parse(b'{"instances": [' + b"[]," * 1000 + b"1]}")
+    calls = Counter()
+    sys.setprofile(lambda _frame, event, _arg: calls.update([event]))
+    try:
+        with pytest.raises(RequestError, match="Failed to process element: 1000"):
+            tfjson.decode_predict(document, VECTOR)
+    finally:
+        sys.setprofile(None)
+    assert calls["call"] < 10 * 1000
 
 
 def test_a_type_that_json_cannot_carry_is_unimplemented():
