@@ -141,9 +141,10 @@ class Models:
     def _with_former(self, name: str, served: Mapping[int, Version]) -> dict[int, Version]:
         """Return a model's new versions and those that serve it now, highest first."""
         former = self._models.get(name, {})
-        known = {n: v for n, v in former.items() if v.state is VersionState.AVAILABLE} | dict(
-            served
-        )
+        # Of two with one number, in different folders, the former serves while the other loads.
+        known = dict(served) | {
+            n: v for n, v in former.items() if v.state is VersionState.AVAILABLE
+        }
         return {number: known[number] for number in sorted(known, reverse=True)}
 
     def _load(self, version: Version) -> None:

@@ -354,6 +354,21 @@ async def test_a_version_that_cannot_be_loaded_leaves_the_one_before_it(
         assert await versions(server, "half") == {2: "AVAILABLE"}
 
 
+async def test_a_version_that_moved_and_cannot_be_loaded_leaves_the_one_before_it(
+    stubs, saved_models, tmp_path
+):
+    one = {"x": np.ones(1, np.float32)}
+    base = shutil.copytree(saved_models / "half" / "1", tmp_path / "half" / "1").parent
+    async with reloading(stubs, "log") as server:
+        await server.configure(("half", base))
+        with pytest.raises(grpc.aio.AioRpcError, match="half version 1: "):
+            await server.configure(("half", saved_models / "broken"))
+        assert await versions(server, "half") == {1: "AVAILABLE"}
+        assert (await server.predict("half", one))["y"] == [1.5]
+        await server.configure(("half", saved_models / "log"))  # another model, version 1 too
+        assert (await server.predict("half", one))["y"] == [0]
+
+
 def test_a_base_path_with_a_nul_is_a_fault_of_the_path():
     with pytest.raises(ModelDirectoryError, match="embedded null byte"):
         find(Path("/x\0"))
