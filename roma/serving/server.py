@@ -7,6 +7,7 @@ if configured, `grpc_server`; they share the models and the compute threads.
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Mapping
@@ -62,6 +63,10 @@ async def run_model_server(settings: ServerSettings) -> None:
     when the drain limit ends. Raises ModelDirectoryError, ListenError or ModelLoadError.
     """
     server = ModelServer(settings)
+    # One descriptor per connection, and the usual soft limit is 1024: without one left neither a
+    # module nor a model can be loaded.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -394,8 +395,10 @@ async def test_a_request_in_flight_is_answered_before_the_server_stops(saved_mod
 @pytest.mark.parametrize("stuck", [False, True], ids=["idle", "computing"])
 async def test_sigterm_ends_the_process_with_status_0(saved_models, tmp_path, stuck):
     program = (
-        "import asyncio, pathlib, sys\n"
+        "import asyncio, pathlib, resource, sys\n"
         "from roma.serving.server import ServerSettings, run_model_server\n"
+        "_, most = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))\n"
         "models = {'gate': pathlib.Path(sys.argv[1])}\n"
         "asyncio.run(run_model_server(ServerSettings(models, port=0, drain_limit=0.2)))\n"
     )
@@ -405,6 +408,8 @@ async def test_sigterm_ends_the_process_with_status_0(saved_models, tmp_path, st
     try:
         line = await _ready_line(process)
         assert line.endswith(": gate/1\n")
+        soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        assert soft == hard, "it has a descriptor for each connection"
         url = line.split()[4].rstrip(":")
         async with aiohttp.ClientSession() as session:
             if stuck:
