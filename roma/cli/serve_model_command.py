@@ -39,6 +39,8 @@ def command(
     ] = False,
 ) -> None:
     """Serve SavedModels with TensorFlow Serving's APIs and the Open Inference Protocol."""
+    if not host:  # a variable that is not set: every interface would listen
+        raise ConfigError("--host = '': must be an address, such as 127.0.0.1 or 0.0.0.0")
     frameworks.skip_keras()
     settings = ServerSettings(
         models=_named_paths(model),

@@ -61,6 +61,12 @@ def test_serve_model_refuses_a_name_for_two_folders():
     assert str(done.exception) == line
 
 
+def test_serve_model_listens_on_every_interface_only_if_told_to():
+    done = CliRunner().invoke(app, ["serve-model", "--model", "a=/one", "--host", ""])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception) == "--host = '': must be an address, such as 127.0.0.1 or 0.0.0.0"
+
+
 @pytest.mark.parametrize("arguments", ["config schema", "keys list KEYS", "--version", "--help"])
 def test_a_full_standard_output_is_one_line(tmp_path, arguments):
     done = shell(f"{arguments} > /dev/full", tmp_path)
