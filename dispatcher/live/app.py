@@ -367,6 +367,8 @@ def _tracer(config: GatewayConfig) -> "OtelTracer":
             f"gateway.traces = true: {error.name} is missing: install the extra `otel` of "
             "roma-control-plane (in a checkout: pip install '.[otel]')"
         ) from error
+    except ValueError as error:  # OpenTelemetry reads some of its variables when imported
+        raise ConfigError(f"gateway.traces = true: OpenTelemetry: {error}") from error
     return OtelTracer(config.host, config.port, config.grpc_port)
 
 

@@ -78,6 +78,7 @@ class OtelTracer:
         except (ValueError, OSError) as error:  # an invalid OTEL_… variable
             self._said.remove()
             raise ConfigError(f"gateway.traces = true: OpenTelemetry: {error}") from error
+        self._said.delivers = True
         self._source = self._provider.get_tracer("roma")
 
     def begin(self, context: Context, route: AnyRoute, now: float) -> "Spans":
@@ -282,13 +283,15 @@ class _Said(logging.Handler):
     """Handler of OpenTelemetry's own log lines, which repeat per batch or span: logs each once.
 
     A failure to deliver spans is logged once until delivery works again. The lines are not passed
-    on unchanged: an address can hold a password.
+    on unchanged: an address can hold a password, and a header a token.
     """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._once: set[str] = set()
         self.failing = False
+        self.delivers = False
+        """True once spans are sent: before, an exporter's lines are about its variables."""
 
     def install(self) -> None:
         """Start to handle the lines."""
@@ -306,13 +309,16 @@ class _Said(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log the line, unless it was logged before."""
-        if record.name.startswith("opentelemetry.exporter"):
+        if self.delivers and record.name.startswith("opentelemetry.exporter"):
             self.fail(_reason(record))
         elif "_shared_internal" in record.name:
             self.fail("the queue is full")
         elif str(record.msg) not in self._once:
             self._once.add(str(record.msg))
-            log.warning("OpenTelemetry: %s", record.getMessage())
+            # `util.re` quotes the header that it cannot read.
+            is_secret = record.name == "opentelemetry.util.re"
+            text = str(record.msg).replace("%s", "…") if is_secret else record.getMessage()
+            log.warning("OpenTelemetry: %s", text)
 
     def fail(self, reason: str) -> None:
         """Log that spans are not delivered."""

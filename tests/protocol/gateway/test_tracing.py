@@ -395,6 +395,16 @@ async def test_a_collector_that_refuses_is_told_once_with_its_status(harness, co
     assert line.startswith("spans are not delivered (status 401)")
 
 
+async def test_a_variable_that_is_ignored_is_said_to_be(harness, collector, caplog, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization: Bearer secret")
+    await harness.open(traces=True)
+    timeout, header = said(caplog)
+    assert timeout.startswith("OpenTelemetry: Invalid timeout value 'soon'")
+    assert header.startswith("OpenTelemetry: Header format invalid!")
+    assert "secret" not in caplog.text
+
+
 async def test_a_collector_that_never_answers_holds_up_no_request_and_no_end(
     harness, collector, monkeypatch
 ):
@@ -470,9 +480,15 @@ def test_without_the_extra_a_start_without_traces_needs_nothing(tmp_path):
     assert process.returncode == 0
 
 
-def test_a_variable_that_makes_no_sense_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4096")
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1000000"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-4"),  # read when OpenTelemetry is imported
+    ],
+)
+def test_a_variable_that_makes_no_sense_is_one_line(tmp_path, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
     file = tmp_path / "roma.yaml"
     file.write_text(CONFIG.format(*free_ports(2), "true"))
     done = subprocess.run(
