@@ -1,6 +1,7 @@
 """`roma models add | remove | scale`: edits a roma.yaml and waits until it is in force."""
 
 import asyncio
+import http.client
 import json
 import os
 import ssl
@@ -209,17 +210,32 @@ def _token(file: Path | None) -> Token | None:
 def _status(
     url: str, token: Token | None, context: ssl.SSLContext | None
 ) -> tuple[int | None, str]:
-    """Return the status, None without an answer, and why the model is unavailable for good."""
+    """Return the status, None without an answer, and why the model is unavailable for good.
+
+    Raises LaunchError for an answer that is no gateway's.
+    """
     headers = {} if token is None else {"Authorization": token.authorization}
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http(s), as written above
+    # Not by way of a proxy that the environment names: it would learn the key.
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if context is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=context))
     try:
-        with urllib.request.urlopen(request, timeout=5, context=context) as response:  # noqa: S310
+        with urllib.request.build_opener(*handlers).open(request, timeout=5) as response:
             versions = json.load(response)["model_version_status"]
             return 200 if any(v["state"] == "AVAILABLE" for v in versions) else 503, ""
     except urllib.error.HTTPError as error:
         return int(error.code), _reason(error)
-    except (OSError, ValueError, KeyError):
+    except OSError as error:
+        why = getattr(error, "reason", error)
+        if isinstance(why, ssl.SSLError):
+            raise LaunchError(f"{url}: {why.reason or why}: the file is written") from error
         return None, ""
+    except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        raise LaunchError(
+            f"{url}: what answers is no gateway: the file is written; is gateway.port another "
+            "program's?"
+        ) from error
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
@@ -227,5 +243,5 @@ def _reason(error: urllib.error.HTTPError) -> str:
     try:
         (version,) = json.load(error)["model_version_status"]
         return str(version["status"]["error_message"]) if version["state"] == "END" else ""
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return ""

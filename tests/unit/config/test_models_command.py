@@ -1,7 +1,9 @@
 """`roma models add | remove | scale` on files; with a running deployment: tests/system/integration/test_models_live.py."""
 
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +13,7 @@ from roma.config import schema
 from roma.config.diff import compare
 from roma.deploy import config_edit
 from roma.deploy.replicas import scaler
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, LaunchError
 from roma.domain.replicas import StartReplica, StopReplica
 
 FILE = """\
@@ -263,3 +265,58 @@ async def test_commands_for_several_models_are_one_edit(file):
     done = await carried_out(file, StartReplica("a", "w"), StartReplica("b", "u"))
     assert done == ["models.a.workers = u, w", "models.b.workers = v, u"]
     assert schema.load(file).placed == {"u": ["a", "b"], "v": ["b"], "w": ["a", "c"]}
+
+
+@contextmanager
+def answering(answer):
+    """Yield the port of a server that gives one answer, and what it was sent."""
+    heard = []
+
+    def serve():
+        client, _ = server.accept()
+        with client:
+            heard.append(client.recv(4096))
+            client.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server.getsockname()[1], heard
+        finally:
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n[]",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n<html></html",
+        b'HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n{"model_version_status": ["a"]}',
+    ],
+)
+def test_another_program_at_the_gateways_port_is_told_in_one_line(file, answer):
+    with answering(answer) as (port, _):
+        file.write_text(FILE.replace("PORT", str(port)))
+        done = CliRunner().invoke(app, ["models", "remove", str(file), "b"])
+    assert isinstance(done.exception, LaunchError)
+    url = f"http://127.0.0.1:{port}/v1/models/b"
+    assert str(done.exception).startswith(f"{url}: what answers is no gateway")
+    assert "\n" not in str(done.exception)
+
+
+def test_a_proxy_of_the_environment_never_sees_the_key(file, tmp_path, monkeypatch):
+    key = tmp_path / "key"
+    key.write_text("roma_abcdefgh_" + 43 * "x")
+    gone = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+    with answering(gone) as (port, heard):
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr("urllib.request._opener", None)  # made in another environment
+        file.write_text(FILE.replace("PORT", str(port)))
+        assert "b is gone" in models("remove", file, "b", "--token-file", str(key))
+    assert heard[0].startswith(b"GET /v1/models/b ")
