@@ -128,10 +128,19 @@ def _show(context: ssl.SSLContext, tls: TlsConfig, key: str) -> None:
         except OSError as error:
             with naming(_within(key, field)):
                 raise ConfigError(f"{path}: cannot be read: {_reason(error)}") from None
+    asked: list[None] = []
+
+    def ask() -> str:
+        asked.append(None)
+        return ""
+
     try:
         # Without a password OpenSSL would ask for one at the terminal.
-        context.load_cert_chain(tls.certificate, tls.key, password="")
+        context.load_cert_chain(tls.certificate, tls.key, password=ask)
     except (OSError, ValueError) as error:
+        if asked:
+            with naming(_within(key, "key")):
+                raise ConfigError(f"{tls.key}: has a password: must have none") from None
         with naming(_within(key, "certificate")):
             raise ConfigError(
                 f"{tls.certificate} with key {tls.key}: cannot be used: {_reason(error)}"

@@ -136,20 +136,22 @@ async def test_an_authority_that_is_taken_away_is_believed_no_longer(authority, 
         ("server.pem", "missing.key", "No such file"),
         ("server.key", "server.key", "cannot be used"),
         ("server.pem", "other.key", "key values mismatch"),
-        ("server.pem", "locked.key", "cannot be used"),  # nobody is asked for its password
+        ("server.pem", "locked.key", "has a password"),  # nobody is asked for its password
     ],
 )
 def test_files_that_cannot_be_used_are_named(authority, certificate, key, message):
     authority.issue("server", "127.0.0.1")
     authority.issue("other", "127.0.0.1")
     folder = authority.folder
-    if shutil.which("openssl") is not None:
+    if key == "locked.key":
+        if shutil.which("openssl") is None:
+            pytest.skip("openssl is not installed")
         lock = ["openssl", "pkey", "-aes256", "-passout", "pass:x", "-in", folder / "server.key"]
         subprocess.run([*lock, "-out", folder / "locked.key"], check=True, capture_output=True)
     with pytest.raises(ConfigError, match=message) as caught:
         server_context(TlsConfig(certificate=folder / certificate, key=folder / key))
     assert str(caught.value).startswith(
-        str(folder / ("missing.key" if "missing" in key else certificate))
+        str(folder / (key if key in ("missing.key", "locked.key") else certificate))
     )
 
 
