@@ -60,6 +60,9 @@ class LoadedModel:
             return self._callables[signature](inputs)
         except tf.errors.OpError as error:
             raise RequestError(error.message, Code(error.error_code)) from error
+        except UnicodeDecodeError as error:
+            # TensorFlow's text, which quotes bytes of an input; its code is lost.
+            raise RequestError(error.object.decode("utf-8", "replace")) from error
 
     def close(self) -> None:
         """Free the model's memory; no call may be running."""

@@ -218,8 +218,15 @@ async def test_errors_have_tensorflow_servings_status_and_text(serving):
             400,
             "Incompatible shapes: [3,1] vs. [2,2]",
         ),
+        # They may quote bytes of an input that are no text.
+        (
+            "examples:predict",
+            {"instances": [{"b64": "/w=="}]},
+            400,
+            "Could not parse example input, value: '\N{REPLACEMENT CHARACTER}'",
+        ),
     ]
-    async with serving("half", "two") as client:
+    async with serving("half", "two", "examples") as client:
         for path, body, code, text in table:
             status, answer = await client.post(f"/v1/models/{path}", body)
             assert (status, answer.keys()) == (code, {"error"}), path
