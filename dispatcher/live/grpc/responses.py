@@ -69,7 +69,9 @@ async def respond(context: Any, answer: GrpcResponse, carried: Context | None = 
         trailing = (*trailing, (REQUEST_ID.lower(), carried.request_id))
     if answer.code:
         code = _CODES.get(answer.code, _Code.UNKNOWN)
-        await context.abort(code, answer.message[:MAX_TEXT], trailing)
+        # gRPC never ends a call whose text is not UTF-8, which a caller's name need not be.
+        text = answer.message[:MAX_TEXT].encode("utf-8", "replace").decode()
+        await context.abort(code, text, trailing)
     if trailing:
         context.set_trailing_metadata(trailing)
     return answer.body

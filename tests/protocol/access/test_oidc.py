@@ -9,6 +9,7 @@ import json
 import math
 import time
 
+import grpc
 import jwt
 import pytest
 from aiohttp import ClientSession, web
@@ -17,6 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from dispatcher.live.auth import access, oidc
 from dispatcher.live.auth.access import Access, Credentials, Denied
+from dispatcher.live.grpc import callers
+from dispatcher.live.grpc.responses import respond
 from roma.config.gateway import GatewayConfig
 from roma.config.security import OidcConfig
 from roma.domain.model import Priority
@@ -261,6 +264,27 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     for i in range(10):
         found.caller(signed(EC, "e", "ES256", sub=f"s{i}"))
     assert len(found._verified) == len(found._rate_limits) == 3
+
+
+async def test_a_subject_that_is_no_text_hears_its_refusal_over_grpc():
+    found = provider(models=("elsewhere",))
+
+    async def call(_, context):
+        return await respond(context, callers.refused(refused(found, signed(sub="\ud800"))))
+
+    handler = grpc.unary_unary_rpc_method_handler(call)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"m": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary("/s/m")(b"", timeout=10)
+    finally:
+        await server.stop(None)
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert caught.value.details() == "? may not call model m"
 
 
 class Issuer:
