@@ -357,7 +357,11 @@ def _grpc_published(port: int | None) -> list[str]:
 
 
 def _healthcheck(port: int) -> dict[str, Any]:
-    look = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{port}/healthz', timeout=2)"
+    # Past the proxy that Docker's configuration may name in every container.
+    look = (
+        "import urllib.request as r; r.build_opener(r.ProxyHandler({}))"
+        f".open('http://127.0.0.1:{port}/healthz', timeout=2)"
+    )
     return {"test": ["CMD", "python3", "-c", look], "interval": "10s", "timeout": "5s"}
 
 

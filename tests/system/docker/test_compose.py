@@ -3,11 +3,15 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -36,6 +40,17 @@ workers:
 """
 
 
+class Healthy(BaseHTTPRequestHandler):
+    """Answers a health check."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
 @pytest.fixture
 def composed():
     if shutil.which("docker-compose") is None:
@@ -55,6 +70,23 @@ def test_the_committed_files_are_what_their_roma_yaml_renders_to(composed):
     for name, text in render(roma_config.load(source), source, COMPOSE).items():
         assert (COMPOSE / name).read_text() == text
     composed(COMPOSE / "compose.yaml", "config", "--quiet")
+
+
+def test_health_checks_ask_no_proxy(tmp_path):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace("NAME", "x").replace("IMAGE", "x"))
+    services = yaml.safe_load(render(roma_config.load(file), file, tmp_path)["compose.yaml"])
+    checks = [s["healthcheck"] for s in services["services"].values() if "healthcheck" in s]
+    looks = [check["test"][-1] for check in checks if "urllib" in check["test"][-1]]
+    assert looks
+    proxy = dict.fromkeys(("http_proxy", "HTTP_PROXY"), "http://127.0.0.1:1")
+    environment = os.environ | proxy | {"no_proxy": "", "NO_PROXY": ""}
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for look in looks:
+            here = re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{server.server_port}", look)
+            subprocess.run([sys.executable, "-c", here], env=environment, check=True)
+        server.shutdown()
 
 
 def test_a_dispatcher_that_traces_gets_opentelemetrys_variables(tmp_path, composed):
