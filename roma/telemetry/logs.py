@@ -10,14 +10,18 @@ import json
 import logging
 import math
 import re
+import select
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TextIO
 
 Format = Literal["console", "json"]
 Level = Literal["debug", "info", "warning", "error"]
+
+GRACE = 0.1
+"""Seconds within which standard error must accept a line: its reader may be busy for a moment."""
 
 FIELDS = (
     "request_id",
@@ -114,7 +118,26 @@ def _is_no_client_fault(record: logging.LogRecord) -> bool:
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
-    """ROMA's own handler; the class identifies it."""
+    """ROMA's own handler; the class identifies it.
+
+    A pipe whose reader has stopped must not stop the program: a line that it does not take within
+    GRACE is left out, and the next ones at once, until it takes lines again. Their number follows.
+    """
+
+    lost = 0
+    """Lines left out since the last one that was written."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, unless nobody reads them."""
+        if not _takes(self.stream, 0 if self.lost else GRACE):
+            self.lost += 1
+            return
+        if self.lost:
+            text, count = "%d log lines were left out: nothing read them", self.lost
+            self.lost = 0
+            args = (__name__, logging.WARNING, "", 0, text, (count,), None)
+            super().emit(logging.LogRecord(*args))
+        super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Drop a line that a full disk does not accept, without delaying requests.
@@ -124,6 +147,16 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
         """
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
+
+
+def _takes(stream: TextIO, seconds: float) -> bool:
+    """Return whether a stream takes a line (of a page, 4 KiB, if it is a pipe) within a time."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLOUT)
+        return bool(poll.poll(seconds * 1000))
+    except (OSError, ValueError):  # it is no file, or closed
+        return True
 
 
 @dataclass(slots=True)

@@ -1,9 +1,11 @@
 """Log lines: one record is one line, whatever is in it; and a flood is a few lines."""
 
 import asyncio
+import contextlib
 import io
 import json
 import logging
+import os
 import re
 import signal
 import subprocess
@@ -68,6 +70,23 @@ def test_a_disk_that_is_full_costs_lines_and_nothing_else(capsys):
     handler.stream = io.StringIO()
     handler.emit(record("%d", "no number"))
     assert "--- Logging error ---" in capsys.readouterr().err
+
+
+def test_a_pipe_that_nobody_reads_stops_nobody():
+    read, write = os.pipe()
+    os.set_blocking(write, False)  # so that a line that would wait fails
+    with open(read, "rb") as reader, open(write, "w", buffering=1) as stream:
+        handler = logs._Handler(stream)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(write, 4096 * b".")
+        for number in range(3):
+            handler.emit(record("line %d", number))
+        os.read(read, 2**20)
+        handler.emit(record("line 3"))
+        stream.close()
+        lines = reader.read().decode().splitlines()
+    assert lines == ["3 log lines were left out: nothing read them", "line 3"]
 
 
 def test_a_time_without_a_fraction_has_its_milliseconds_too():
