@@ -70,6 +70,10 @@ class Client:
         """Replace an object; return it as it is now."""
         return await self._call("PUT", path, timeout, body=body)
 
+    async def post(self, path: str, body: object, timeout: float) -> dict[str, Any]:
+        """Create an object; return it."""
+        return await self._call("POST", path, timeout, body=body)
+
     async def _call(
         self,
         method: str,

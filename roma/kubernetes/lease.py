@@ -47,12 +47,16 @@ class LeaderLease:
         # Two supervisors may have the same address, each on its own host.
         self.identity = f"{url}#{uuid.uuid4().hex}"
         self._client = client
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+        self._name = name
+        self._all = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path = f"{self._all}/{name}"
         self._wall = wall
         self._clock = asyncio.get_running_loop().time
         self._renewed = float("-inf")
         self._seen = ("", 0.0)
         """The version of the lease, and our time at which it was first seen."""
+        self._missing = float("inf")
+        """Our time at which it was first seen to be deleted."""
         self._said = ""
 
     @property
@@ -101,13 +105,14 @@ class LeaderLease:
         """Take or renew the lease; return whether we hold it."""
         sent = self._clock()
         try:
-            found = await self._get(CALL_LIMIT)
-            spec = found["spec"]
-            self._look(found, spec)
-            if self.holder not in ("", self.identity) and sent < self._seen[1] + DURATION:
+            found = await self._claimable(sent)
+            if found is None:
                 return False
-            found["spec"] = self._claimed(spec)
-            answer = self._checked(await self._client.put(self._path, found, CALL_LIMIT))
+            if "resourceVersion" in found["metadata"]:
+                answer = self._checked(await self._client.put(self._path, found, CALL_LIMIT))
+            else:
+                answer = self._checked(await self._client.post(self._all, found, CALL_LIMIT))
+                log.warning("%s: was deleted, and is here again", self._path)
             if answer["spec"].get("holderIdentity") != self.identity:
                 raise ApiServerError(f"{self._path}: an answer that is not what was written")
         except ApiServerError as error:
@@ -117,6 +122,29 @@ class LeaderLease:
             return self.is_held
         self.holder, self._renewed, self._said = self.identity, sent, ""
         return True
+
+    async def _claimable(self, sent: float) -> dict[str, Any] | None:
+        """Return the lease as we write it to hold it; None while another may act."""
+        try:
+            found = await self._get(CALL_LIMIT)
+        except ApiServerError as error:
+            if error.status != 404:
+                raise
+            self._missing = min(self._missing, sent)
+            if not self.is_held and sent < self._missing + DURATION:
+                return None  # who held it does not know yet
+            return {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": self._name},
+                "spec": self._claimed({}),
+            }
+        self._missing, spec = float("inf"), found["spec"]
+        self._look(found, spec)
+        if self.holder not in ("", self.identity) and sent < self._seen[1] + DURATION:
+            return None
+        found["spec"] = self._claimed(spec)
+        return found
 
     async def _get(self, timeout: float) -> dict[str, Any]:
         return self._checked(await self._client.get(self._path, timeout))

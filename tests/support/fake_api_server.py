@@ -14,7 +14,8 @@ PODS = "/api/v1/namespaces/{namespace}/pods"
 NODES = "/api/v1/nodes"
 LIMITS = "/api/v1/namespaces/{namespace}/limitranges"
 SCALE = "/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+LEASE = f"{LEASES}/{{name}}"
 
 
 def pod(name, model="m", node="node-a", ip="127.0.0.1", limit="1", request="20m"):
@@ -86,6 +87,7 @@ class FakeApiServer:
         app.router.add_get("/version", self._get_version)
         app.router.add_get(LEASE, self._get_lease)
         app.router.add_put(LEASE, self._put_lease)
+        app.router.add_post(LEASES, self._post_lease)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", port).start()
@@ -242,12 +244,23 @@ class FakeApiServer:
         return _status(503, "the fake is down") if self.is_down else web.json_response(self.release)
 
     async def _get_lease(self, _):
-        return _status(503, "the fake is down") if self.is_down else web.json_response(self.lease)
+        if self.is_down:
+            return _status(503, "the fake is down")
+        return _status(404, "not found") if self.lease is None else web.json_response(self.lease)
+
+    async def _post_lease(self, request):
+        if self.lease is not None:
+            return _status(409, "already exists")
+        self.lease = await request.json()
+        self.lease["metadata"]["resourceVersion"] = "1"
+        return web.json_response(self.lease, status=201)
 
     async def _put_lease(self, request):
         body = await request.json()
         if self.is_down:
             return _status(503, "the fake is down")
+        if self.lease is None:
+            return _status(404, "not found")
         if body["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
             return _status(409, "the object has been modified")
         if self.put_lease is not None:

@@ -23,9 +23,16 @@ def rights(config: Config, namespace: str) -> list[Manifest]:
         "resourceNames": [common.supervisor(config)],
         "verbs": ["get", "update"],
     }
+    # No right to create can name an object: it is for a Lease that was deleted.
+    restore = {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["create"],
+    }
+    supervise = [look, resize, bounds, lease, restore]
     found = [
         *_account(config, "gateway", common.gateway(config), [look]),
-        *_account(config, "supervisor", common.supervisor(config), [look, resize, bounds, lease]),
+        *_account(config, "supervisor", common.supervisor(config), supervise),
     ]
     accounts = [common.gateway(config), common.supervisor(config)]
     if any(worker.is_pool for worker in config.workers):

@@ -106,3 +106,39 @@ async def test_a_lease_that_is_gone_at_the_end_does_not_fail_it(cluster):
     cluster.api.lease = {"metadata": {"name": "l", "resourceVersion": "7"}}
     await first.release()
     assert not first.is_held
+
+
+async def test_a_lease_that_is_deleted_is_here_again_with_the_same_holder(cluster):
+    first, second = candidate(cluster, "a"), candidate(cluster, "b")
+    await first.acquired()
+    assert not await second._attempt()
+    cluster.api.lease = None
+    assert not await second._attempt(), "the other one does not know it yet"
+    assert await first._attempt()
+    assert cluster.api.lease["spec"]["holderIdentity"] == first.identity
+    assert not await second._attempt()
+    assert second.leader == "http://a:8600"
+
+
+async def test_a_lease_that_is_deleted_with_its_holder_is_taken_when_that_may_not_act(
+    cluster, short
+):
+    first, second, third = (candidate(cluster, name) for name in "abc")
+    await first.acquired()
+    assert not await second._attempt()
+    cluster.api.lease = None
+    await asyncio.gather(second.acquired(), asyncio.wait_for(until(lambda: second.is_held), 60))
+    assert not first.is_held
+    assert not await third._attempt()
+    assert third.leader == "http://b:8600"
+
+
+async def test_two_that_make_a_deleted_lease_again_are_one_leader(cluster, short):
+    cluster.api.lease = None
+    both = [candidate(cluster, name) for name in "ab"]
+    waiting = [asyncio.create_task(one.acquired()) for one in both]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    await until(lambda: any(one.leader for one in both))
+    assert [task.done() for task in waiting].count(True) == 1
+    for task in waiting:
+        task.cancel()

@@ -56,6 +56,7 @@ what a real one does not do on request (`tests/protocol/kubernetes`). In each, e
 | kubelet killed | SIGKILL while a limit changes, started again | the API has the limit, the kernel gets it when the kubelet is back; no container restarts |
 | API server killed | SIGKILL, started again | the known pods stay and are served, "holding" is shown; afterwards limits move again |
 | leading supervisor killed | SIGKILL, at 40 req/s | the other one takes the Lease and goes on from the cores in force; no request fails |
+| Lease deleted | with its holder, and alone | the holder makes it again at once; without it, another takes it after 3 s |
 | API server refuses | 401, 403, 409, 422, 429, 500, 503 (fake) | told once in its words; passing ones are tried at the next tick, a refused value after 30 |
 | limit moved by somebody else | as a VerticalPodAutoscaler does (fake) | said once for each move, and set again at the same tick |
 | watch too old, gap | ERROR 410, versions that no watch saw (fake) | everything is listed again; no pod is lost or served after its end |

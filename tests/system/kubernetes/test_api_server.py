@@ -249,7 +249,6 @@ def test_each_right_is_there_and_none_more(plane, rendered, namespace):
         ("GET", f"{core}/secrets"),
         ("GET", f"{core}/configmaps"),
         ("GET", f"{leases}/other"),
-        ("POST", leases),
         ("DELETE", f"{leases}/roma-supervisor"),
         ("GET", "/api/v1/nodes"),
         ("GET", "/api/v1/namespaces"),
@@ -266,6 +265,14 @@ def test_each_right_is_there_and_none_more(plane, rendered, namespace):
             if "watch" in path and account in who:
                 continue  # a stream, and the watch of the other tests
             assert asked(account, method, path, body) == expected, (account, method, path)
+    made = {
+        "apiVersion": held["apiVersion"],
+        "kind": "Lease",
+        "metadata": {"name": "roma-restored"},
+    }
+    for account in accounts:
+        expected = 201 if account == "roma-supervisor" else 403
+        assert asked(account, "POST", leases, made) == expected, account
     for method, path in refused:
         for account in accounts:
             assert asked(account, method, path, bodies.get(method)) == 403, (account, method, path)
@@ -416,9 +423,16 @@ async def test_the_lease_that_is_rendered_is_taken_and_given_back(plane, rendere
     waiting = asyncio.create_task(second.acquired())
     await until(lambda: second.leader == "http://a:1")
     assert not second.is_held
+    plane.kubectl("delete", "lease", "roma-supervisor", "--namespace", namespace)
+    assert await first._attempt(), "its holder makes it again"
+    assert not await second._attempt()
+    assert second.leader == "http://a:1"
     await first.release()
     await waiting
     assert second.is_held
+    plane.kubectl("delete", "lease", "roma-supervisor", "--namespace", namespace)
+    await first.acquired()  # its holder is gone, too
+    assert not second.is_held
     await client.close()
 
 

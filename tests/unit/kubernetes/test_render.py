@@ -62,6 +62,7 @@ def test_the_supervisor_alone_may_resize_and_nobody_may_more(tmp_path):
         "roma-gateway": look,
         "roma-supervisor": look
         | lease
+        | {("leases", "create", ())}
         | {("pods/resize", "patch", ()), ("limitranges", "list", ())},
     }
     assert not [kind for kind, _ in objects if kind.startswith("Cluster")]
