@@ -17,12 +17,12 @@ from dispatcher.policies import Policies
 from dispatcher.requests import Requests
 from dispatcher.schedulers.base import (
     Batch,
+    BatchGroup,
     DropChoice,
     LoadChoice,
     PolicyView,
     RunChoice,
     Scheduler,
-    Together,
     UnloadChoice,
     WaitUntil,
 )
@@ -212,7 +212,8 @@ class Dispatcher:
         if execution.part is None or execution.part.is_last or result is not _OK:
             self._requests.finish(execution, result, executor.spec.device, now)
         else:
-            self._requests.keep(execution, now)
+            assert executor.planned is not None
+            self._requests.keep(execution, executor.planned, now)
         self.policies.on_queue(self.queues[execution.model], now)
         self.policies.on_executor(executor, now)
 
@@ -295,7 +296,7 @@ class Dispatcher:
                         break
                     case RunChoice():
                         self._run(choice, self.queues[choice.model], now)
-                    case Batch() | Together() | LoadChoice() | UnloadChoice():
+                    case Batch() | BatchGroup() | LoadChoice() | UnloadChoice():
                         self._executions.act(choice, now)
                     case DropChoice():
                         for request_id in choice.requests:

@@ -5,7 +5,7 @@ from typing import Final, assert_never
 from dispatcher.guards.admission import USUAL
 from dispatcher.policies import Policies
 from dispatcher.requests import Requests
-from dispatcher.schedulers.base import Batch, LoadChoice, Together, UnloadChoice
+from dispatcher.schedulers.base import Batch, BatchGroup, LoadChoice, UnloadChoice
 from dispatcher.state.executors import Execution, Executor, Executors
 from dispatcher.state.queues import ModelQueue, Queues
 from roma.domain.actions import ExecutionPart
@@ -72,16 +72,16 @@ class Executions:
         self._policies.on_queue(queue, now)
         self._policies.on_executor(executor, now)
 
-    def _run_together(self, choice: Together, now: float) -> None:
+    def _run_together(self, choice: BatchGroup, now: float) -> None:
         last = len(choice.batches) - 1
         for i, batch in enumerate(choice.batches):
             part = ExecutionPart(batch.segment, batch.continues, with_next=i < last)
             # They end together: the first one's time is that of all.
             self._run_batch(batch, now, part, choice.seconds if i == 0 else 0.0)
 
-    def act(self, choice: Batch | Together | LoadChoice | UnloadChoice, now: float) -> None:
+    def act(self, choice: Batch | BatchGroup | LoadChoice | UnloadChoice, now: float) -> None:
         """Send an action, or those that begin together, to a planned device."""
-        if isinstance(choice, Together):
+        if isinstance(choice, BatchGroup):
             self._run_together(choice, now)
             return
         name, model = choice.executor, choice.model
@@ -190,13 +190,17 @@ class Executions:
         execution = self.running.pop(number, None)
         if execution is None:
             return None
+        self._free(execution, now)
+        if execution.part is not None:
+            self._requests.partial.take_back(execution.part.continues, self._requests.commands)
+        return execution
+
+    def _free(self, execution: Execution, now: float) -> None:
+        """Free the slot of an execution that measured nothing."""
         executor = self._executors[execution.executor]
         executor.finish(execution, now)
         if executor.planned is not None:
             executor.planned.end(execution.id, execution.variant, execution.size, now, None)
-        if execution.part is not None:
-            self._requests.partial.take_back(execution.part.continues, self._requests.commands)
-        return execution
 
     def end_load(self, ended: LoadEnded, now: float) -> None:
         """Record how a LOAD ended."""
@@ -221,7 +225,7 @@ class Executions:
     def give_up_model(self, model: str, now: float) -> None:
         """Give up the executions of a model that was removed."""
         for execution in [e for e in self.running.values() if e.model == model]:
-            self._executors[execution.executor].finish(execution, now)
+            self._free(execution, now)
             self._give_up(execution, f"model {model} was removed")
 
     def _give_up(self, execution: Execution, detail: str) -> None:

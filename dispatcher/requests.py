@@ -8,6 +8,7 @@ from typing import Final
 
 from dispatcher.guards.admission import needs_cores, refusal
 from dispatcher.policies import Policies
+from dispatcher.state.device_state import DeviceState
 from dispatcher.state.executors import Execution, Executors
 from dispatcher.state.lifecycle import REQUEST, RequestState, RequestStep
 from dispatcher.state.partial import PartialExecutions
@@ -113,11 +114,10 @@ class Requests:
                 own = self._queues.of(request)
                 count(own, request, execution, result, device=device, now=now)
 
-    def keep(self, execution: Execution, now: float) -> None:
+    def keep(self, execution: Execution, device: DeviceState, now: float) -> None:
         """Let the requests of a segment that is not the last wait for the next one."""
-        self.partial.keep(
-            execution, {r.id for r in execution.requests if r.id in self.live}, self.commands
-        )
+        waited_for = {r.id for r in execution.requests if r.id in self.live}
+        self.partial.keep(execution, device, waited_for, self.commands)
         self.resume(execution, now)
 
     def repeat(self, execution: Execution, unreachable: str, now: float) -> None:
@@ -140,11 +140,11 @@ class Requests:
         for request in reversed(execution.requests):
             ticket = self.live.get(request.id)
             if ticket is not None:
-                ticket.runs -= 1  # it has not run, and its deadline bounds the retries
+                ticket.runs -= 1  # it has no end yet, and its deadline bounds the retries
                 self._put_back(ticket, self._queues.of(request), now)
 
     def _put_back(self, ticket: Ticket, queue: ModelQueue, now: float) -> None:
-        """Put a request that never ran back into the queue, in its old position."""
+        """Put a request without an end back into the queue, in its old position."""
         request = ticket.request
         ticket.state = _RETURN[ticket.state]
         queue.put_back(request)

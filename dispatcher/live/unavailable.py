@@ -46,7 +46,7 @@ class Reasons:
         said = {} if self._launcher is None else self._launcher.value
         return said.get(executable) or self.seen.get(executable, "")
 
-    def told(self, executable: str) -> str:
+    def for_operators(self, executable: str) -> str:
         """Return what operators are told of an executable that is not live; or an empty string."""
         known = self.of(executable)
         if known or executable not in self._core.executors:

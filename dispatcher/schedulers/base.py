@@ -55,8 +55,8 @@ class Batch:
     number.
 
     `segment`: run only this part; if it is not the last, the requests wait again, as one of
-    `PolicyView.partial`. `continues` is the execution among these that the segment goes on with:
-    its device, requests, variant and size are given.
+    `PolicyView.partial`. `continues` is the execution among these that the segment goes on with,
+    which must not be running: its device, requests, variant and size are given.
     """
 
     executor: str
@@ -94,10 +94,11 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
-    """Run these batches, or segments, at once on one planned device; all begin, or none.
+class BatchGroup:
+    """Run these batches, or segments, at once on one planned device.
 
-    `seconds` is what they are predicted to take.
+    They begin at the same moment, within the window of the first; one that cannot begin is left
+    out. `seconds` is what they are predicted to take.
     """
 
     batches: tuple[Batch, ...]
@@ -144,7 +145,7 @@ class WaitUntil:
         self.time = time
 
 
-Choice = RunChoice | Batch | Together | LoadChoice | UnloadChoice | DropChoice | WaitUntil | None
+Choice = RunChoice | Batch | BatchGroup | LoadChoice | UnloadChoice | DropChoice | WaitUntil | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ class PolicyView:
     learned: Policy | None = None
     """The trained policy of `qos-rl`."""
     partial: Mapping[int, PartialExecution] = field(default_factory=dict)
-    """Executions of which a device keeps the results of a segment, by number."""
+    """Executions of which a segment has ended that is not the last, until the next one has."""
 
     def waits(self, model: str, request: int) -> bool:
         """Return True if a request still waits."""

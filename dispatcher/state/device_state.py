@@ -128,6 +128,10 @@ class ActionQueue:
         for i, (number, expected) in enumerate(pending):  # the first, unless results overtook
             if number == action:
                 del pending[i]
+                if expected and i < len(pending) and not pending[i][1]:
+                    # One that began with it: their time was counted with the first of them.
+                    pending[i] = pending[i][0], expected
+                    return
                 self._expected -= expected
                 if i == 0:
                     self._began = now
@@ -328,6 +332,14 @@ class DeviceState:
             if profile is None:
                 profile = self._loads[model] = ActionTimes(self._first_loads[model], now)
             profile.record(ended.duration, now)
+
+    def hold(self, model: str) -> None:
+        """Keep a model in memory until `release`: what a segment left needs it."""
+        self.held[model].uses += 1
+
+    def release(self, model: str) -> None:
+        """Undo a `hold`."""
+        self.held[model].uses -= 1
 
     def begin(
         self, execution: int, model: str, batch: int, now: float, expected: float | None = None

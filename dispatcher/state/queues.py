@@ -157,12 +157,16 @@ class ModelQueue:
         self._arrived_sum += request.arrived
 
     def put_back(self, request: Request) -> None:
-        """Put a request that left but never ran back into the order of arrival.
+        """Put a request that left without an answer back into the order of arrival.
 
-        The only operation that scans the queue: once for each request that an executable never
-        received.
+        The only operation that scans the queue, unless the request is older than all that wait.
         """
-        place = request.arrived, request.id
+        place, head = (request.arrived, request.id), self.head
+        if head is not None and place < (head.arrived, head.id):
+            self.push(request)
+            self.waiting.move_to_end(request.id, last=False)
+            self._head = request
+            return
         younger = [r.id for r in self.waiting.values() if (r.arrived, r.id) > place]
         self.push(request)
         for request_id in younger:

@@ -112,11 +112,12 @@ class DeviceRunner:
         self._tasks: dict[int, _Task] = {}
         """Tasks by the device's own ids, because a new dispatcher may reuse its predecessor's."""
         self._running: set[int] = set()
-        self._company: list[Infer] = []
+        self._group: list[Infer] = []
         """INFERs that begin together with one that has not come yet."""
-        self._kept: dict[int, tuple[int, Any]] = {}
-        """Where a segment ended and what it left, by its dispatcher's id."""
-        self._together = runtime.together if isinstance(runtime, CoExecutingRuntime) else 1
+        self._kept: dict[int, tuple[Infer, Any]] = {}
+        """Segments that ended and what each left, by its dispatcher's id."""
+        self._co_executing = runtime if isinstance(runtime, CoExecutingRuntime) else None
+        self._together = 1 if self._co_executing is None else self._co_executing.together
         self._bytes = 0
         self._sequence = 0
         self._max_waiting, self._max_bytes = max_waiting, max_waiting_bytes
@@ -158,7 +159,7 @@ class DeviceRunner:
             refused = ActionStatus.INVALID, str(error)
         if refused is not None:
             reply(ActionResult(ActionOutcome(message.action.id, refused[0], now, now, refused[1])))
-            self._begin_company(message.action, now)  # the others do not wait for it
+            self._begin_group(message.action, now)  # the others do not wait for it
             return
         self._sequence += 1
         self._tasks[self._sequence] = task = _Task(message, reply, size)
@@ -168,26 +169,26 @@ class DeviceRunner:
             if self._inputs is not None and message.inputs:
                 task.staged = _Staged(partial(self._runtime.stage, action.model, message.inputs))
                 self._inputs.begin(task.staged.do, _ignore)
-            self._company.append(action)
-            self._begin_company(action, now)
+            self._group.append(action)
+            self._begin_group(action, now)
             return
         if isinstance(action, Discard):
             self._kept.pop(action.infer, None)
         self._follow(self._core.submit(action, now))
 
-    def _begin_company(self, last: Action, now: float) -> None:
+    def _begin_group(self, last: Action, now: float) -> None:
         """Pass INFERs that begin together to the core, if this is the last of them."""
         if not isinstance(last, Infer) or (last.part is not None and last.part.with_next):
             return
-        company, self._company = self._company, []
-        if company:
-            self._follow(self._core.submit_together(company, now))
+        group, self._group = self._group, []
+        if group:
+            self._follow(self._core.submit_together(group, now))
 
     def drop(self) -> None:
         """Drop waiting actions and the replies of running ones: their dispatcher disconnected."""
-        for number in [*self._core.drop(), *(action.id for action in self._company)]:
+        for number in [*self._core.drop(), *(action.id for action in self._group)]:
             self._bytes -= self._tasks.pop(number).size
-        self._company.clear()
+        self._group.clear()
         self._kept.clear()
         for task in self._tasks.values():
             task.reply = None
@@ -214,6 +215,10 @@ class DeviceRunner:
             )
         # The core reports an unknown model.
         if isinstance(message.action, Infer) and message.action.model in self._models:
+            part = message.action.part
+            fault = "" if part is None else self._part_fault(message.action, part)
+            if fault:  # the dispatcher's, not its client's
+                return ActionStatus.ERROR, fault
             self._check(message.action, message)
         return None
 
@@ -229,26 +234,29 @@ class DeviceRunner:
         name = message.signature or default_signature(signatures)
         if name not in signatures:
             raise TensorError(f"signature = {name}: must be one of {', '.join(signatures)}")
-        if action.part is not None:
-            self._check_part(action.part, offer)
-            if action.part.continues:
-                return  # its inputs came with the first segment
-        check(message.inputs, signatures[name], action.batch)
+        if action.part is None or not action.part.continues:  # else they came with the first
+            check(message.inputs, signatures[name], action.batch)
 
-    def _check_part(self, part: ExecutionPart, offer: ModelCapabilities) -> None:
-        if part.with_next and len(self._company) + 1 >= self._together:
-            raise TensorError(f"with_next: this device executes {self._together} at once")
-        if (segment := part.segment) is None:
-            return
-        if not isinstance(self._runtime, CoExecutingRuntime):
-            raise TensorError("segment: this device executes whole models alone")
-        if segment.total != offer.segments:
-            raise TensorError(f"segment.total = {segment.total}: must be {offer.segments}")
-        kept = self._kept.get(part.continues, (0, None))[0]
-        if segment.begin != kept:
-            raise TensorError(
-                f"segment.begin = {segment.begin}: must be {kept}, where {part.continues} ended"
-            )
+    def _part_fault(self, action: Infer, part: ExecutionPart) -> str:
+        """Return why an action cannot be executed in part or with others; "" if it can."""
+        segment, total = part.segment, self._models[action.model].segments
+        if part.with_next and len(self._group) + 1 >= self._together:
+            return f"with_next: this device executes {self._together} at once"
+        if segment is not None and self._co_executing is None:
+            return "segment: this device executes whole models alone"
+        if segment is not None and segment.total != total:
+            return f"segment.total = {segment.total}: must be {total}"
+        begin, ended = 0 if segment is None else segment.begin, 0
+        if part.continues in self._kept:
+            last = self._kept[part.continues][0]
+            assert last.part is not None
+            assert last.part.segment is not None
+            ended = last.part.segment.end
+            if (last.model, last.batch) != (action.model, action.batch):
+                return f"continues = {part.continues}: is {last.model}, batch {last.batch}"
+        if begin != ended or (part.continues and not ended):
+            return f"segment.begin = {begin}: must be where {part.continues} ended ({ended})"
+        return ""
 
     def _on_alarm(self) -> None:
         self._follow(self._core.advance(time.monotonic()))
@@ -279,10 +287,10 @@ class DeviceRunner:
         for task in tasks:
             assert isinstance(task.message.action, Infer)
             if (part := task.message.action.part) is not None and part.continues:
-                task.before = self._kept.pop(part.continues, (0, None))[1]
-        assert isinstance(runtime, CoExecutingRuntime)
+                task.before = self._kept.pop(part.continues, (None, None))[1]
+        assert self._co_executing is not None
         together = [(task, self._signature(task)) for task in tasks]
-        work = partial(_execute_together, runtime, together)
+        work = partial(_execute_together, self._co_executing, together)
         self._infers.begin(work, partial(self._on_ends, numbers))
 
     def _signature(self, task: "_Task") -> str:
@@ -330,8 +338,7 @@ class DeviceRunner:
             task.reply(result)
             return
         if isinstance(action, Infer) and action.part is not None and not action.part.is_last:
-            assert action.part.segment is not None
-            self._kept[action.id] = action.part.segment.end, task.outputs
+            self._kept[action.id] = action, task.outputs
             task.reply(result)
             return
         fetch = partial(self._runtime.fetch, action.model, self._signature(task), task.outputs)
@@ -375,7 +382,7 @@ def _item(runtime: Runtime, task: _Task, signature: str) -> RuntimeItem | Except
     segment = None if action.part is None else action.part.segment
     try:
         return RuntimeItem(action.model, signature, segment, _inputs(runtime, task))
-    except Exception as error:  # it is one action's outcome, not that of its company
+    except Exception as error:  # it is one action's outcome, not that of its group
         return error
 
 

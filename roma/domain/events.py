@@ -256,6 +256,11 @@ class Execute:
         self.size = len(requests) if size is None else size
         self.part = part
 
+    @property
+    def is_last(self) -> bool:
+        """True if its end answers the requests: no other segment follows."""
+        return self.part is None or self.part.is_last
+
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:

@@ -105,14 +105,14 @@ class LeaderLease:
         """Take or renew the lease; return whether we hold it."""
         sent = self._clock()
         try:
-            found = await self._claimable(sent)
+            found = await self._claim(sent)
             if found is None:
                 return False
             if "resourceVersion" in found["metadata"]:
                 answer = self._checked(await self._client.put(self._path, found, CALL_LIMIT))
             else:
                 answer = self._checked(await self._client.post(self._all, found, CALL_LIMIT))
-                log.warning("%s: was deleted, and is here again", self._path)
+                log.warning("%s: was deleted; created again", self._path)
             if answer["spec"].get("holderIdentity") != self.identity:
                 raise ApiServerError(f"{self._path}: an answer that is not what was written")
         except ApiServerError as error:
@@ -123,12 +123,13 @@ class LeaderLease:
         self.holder, self._renewed, self._said = self.identity, sent, ""
         return True
 
-    async def _claimable(self, sent: float) -> dict[str, Any] | None:
+    async def _claim(self, sent: float) -> dict[str, Any] | None:
         """Return the lease as we write it to hold it; None while another may act."""
         try:
             found = await self._get(CALL_LIMIT)
         except ApiServerError as error:
             if error.status != 404:
+                self._missing = float("inf")  # it may have been here meanwhile
                 raise
             self._missing = min(self._missing, sent)
             if not self.is_held and sent < self._missing + DURATION:

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from roma.domain.actions import Discard, Infer
+from roma.domain.actions import Discard
 from roma.domain.model import ModelSpec, Sla
 from tests.properties.test_planned_machine import DEVICES, MODELS, Devices
 from tests.support.co_execution import Segments
@@ -51,9 +51,14 @@ class CoExecutionMachine(Devices):
     def give(self, name, action):
         if isinstance(action, Discard):
             del self.kept[name][action.infer]
-        elif isinstance(action, Infer):
-            assert len(self.company[name]) < self.together
         super().give(name, action)
+
+    def take(self, name, version, action):
+        super().take(name, version, action)
+        assert len(self.group[name]) < self.together, "the last one begins them all"
+
+    def kept_on(self, name):
+        return sum(kept.execution.executor == name for kept in self.core.partial.values())
 
     def answered(self, execution, requests):
         executor, part = self.segments.pop(execution)

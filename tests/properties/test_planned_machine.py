@@ -74,7 +74,7 @@ class Devices(RuleBasedStateMachine):
         self.requests, self.ended, self.running = {}, Counter(), {}
         self.pages = dict(zip(DEVICES, pages, strict=True))
         self.workers, self.versions, self.late = {}, Counter(), dict.fromkeys(DEVICES, 0.0)
-        self.company = {name: [] for name in DEVICES}
+        self.group = {name: [] for name in DEVICES}
         self.was_late = False
         for name in DEVICES:
             spec = ExecutorSpec(name, Device.GPU, tuple(self.core.queues), is_planned=True)
@@ -92,7 +92,7 @@ class Devices(RuleBasedStateMachine):
         worker = self.workers[name] = DeviceCore(
             self.pages[name], {m: o.pages for m, o in self.offers.items()}
         )
-        self.company[name] = []
+        self.group[name] = []
         loaded = tuple(worker.loaded)
         self.feed(
             ExecutorReady(name, Capabilities(worker.pages, self.offers, loaded, self.together))
@@ -136,10 +136,10 @@ class Devices(RuleBasedStateMachine):
         if version != self.versions[name]:
             return
         if isinstance(action, Infer) and action.part is not None:
-            self.company[name].append(action)
+            self.group[name].append(action)
             if not action.part.with_next:
-                company, self.company[name] = self.company[name], []
-                self.follow(name, self.workers[name].submit_together(company, self.now))
+                group, self.group[name] = self.group[name], []
+                self.follow(name, self.workers[name].submit_together(group, self.now))
             return
         self.follow(name, self.workers[name].submit(action, self.now))
 
@@ -190,6 +190,10 @@ class Devices(RuleBasedStateMachine):
             self.feed(ExecutionEnded(outcome.id, Result.OK, outcome.duration))
         else:
             self.feed(ExecutionMissed(outcome.id))
+
+    def kept_on(self, name):
+        """Return the number of executions of which a device keeps a segment's results."""
+        return 0
 
     def answered(self, execution, requests):
         """Return the requests that an execution answers."""
@@ -256,7 +260,7 @@ class Devices(RuleBasedStateMachine):
             assert device.free == worker.free or len(device.loads)
             assert {m for m in self.offers if device.has(m)} == worker.loaded
             uses = {m: held.uses for m, held in device.held.items()}
-            assert sum(uses.values()) == len(device.infers)
+            assert sum(uses.values()) == len(device.infers) + self.kept_on(name)
 
     def teardown(self):
         if hasattr(self, "core"):

@@ -2,7 +2,7 @@
 
 import math
 
-from dispatcher.schedulers.base import Batch, LoadChoice, Scheduler, Together
+from dispatcher.schedulers.base import Batch, BatchGroup, LoadChoice, Scheduler
 from roma.device.overlap import seconds_together
 from roma.domain.actions import Segment
 
@@ -34,7 +34,7 @@ class Segments(Scheduler):
                     batch.segment.share * device.execution(batch.model, batch.size)
                     for batch in batches
                 ]
-                return Together(tuple(batches), seconds_together(alone, OVERLAP))
+                return BatchGroup(tuple(batches), seconds_together(alone, OVERLAP))
         return None
 
     def _next(self, executor, device, now):

@@ -137,7 +137,7 @@ class DashboardFeed:
             {worker.worker: (worker, executables) for worker, executables in states},
             now=now,
             at=wallclock.wall_clock(now)(now),
-            reasons={e.spec.name: self._reasons.told(e.spec.name) for e in core.executors},
+            reasons={e.spec.name: self._reasons.for_operators(e.spec.name) for e in core.executors},
         )
         self._json = None
         if self._decision_log is not None:

@@ -307,7 +307,7 @@ def collect_reasons(core: Dispatcher, reasons: Reasons) -> Iterator[Metric]:
         _MODEL,
         (((model,), float(core.executors.serve(model))) for model in core.queues),
     )
-    known = ((e.spec.name, reasons.told(e.spec.name)) for e in core.executors)
+    known = ((e.spec.name, reasons.for_operators(e.spec.name)) for e in core.executors)
     yield gauge(
         "executable_fault_info",
         "1 while the executable cannot serve for this reason.",

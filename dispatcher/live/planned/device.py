@@ -68,7 +68,7 @@ _DISAGREES: Final = frozenset({ActionStatus.NOT_LOADED, ActionStatus.NO_PAGES, A
 _NOT_BEGUN: Final = frozenset({ActionStatus.MISSED, ActionStatus.ENDING})
 """Statuses without a fault in the device's state: nothing was done, and it may be retried."""
 
-_AGAIN: Final = _NOT_BEGUN | {ActionStatus.BUSY}
+_RETRIABLE: Final = _NOT_BEGUN | {ActionStatus.BUSY}
 """Statuses after which the requests of a batch wait again, and may run elsewhere."""
 
 _CLOSED: Final = "the connection is closed"
@@ -118,7 +118,7 @@ class PlannedDevice:
         self._complaints = RateLimitedLogger(log, asyncio.get_running_loop())
         self._asked: dict[int, tuple[ActionCommand, float, float]] = {}
         """Command, start and predicted seconds of each action; the oldest first."""
-        self._company: list[tuple[Execute, Sequence[Call | None]]] = []
+        self._group: list[tuple[Execute, Sequence[Call | None]]] = []
         """Batches that begin together with one that has not come yet."""
         self._kept: dict[int, int] = {}
         """Actions whose results the device keeps for the next segment, by execution."""
@@ -151,12 +151,12 @@ class PlannedDevice:
         if command.part is None:
             self._execute(command, calls, None)
             return
-        self._company.append((command, calls))
+        self._group.append((command, calls))
         if command.part.with_next:
             return
-        company, self._company = self._company, []
-        waited_for = [one for one in company if any(call is not None for call in one[1])]
-        for gone in company:
+        group, self._group = self._group, []
+        waited_for = [one for one in group if any(call is not None for call in one[1])]
+        for gone in group:
             if gone not in waited_for:
                 self._driver.handle(ExecutionMissed(gone[0].execution))
         for i, (each, its_calls) in enumerate(waited_for):
@@ -186,7 +186,7 @@ class PlannedDevice:
         except (WireError, ValueError, KeyError) as fault:  # it must end in the core's state
             del self._asked[number]
             self._fail(command, f"cannot send: {fault}")
-            if part is not None:  # the others of its company would wait for it
+            if part is not None:  # the others of its group would wait for it
                 self._client.drop("a batch that begins together with others cannot be sent")
             return
         if not is_sent:  # another device may run it
@@ -269,7 +269,7 @@ class PlannedDevice:
     def on_lost(self, why: str) -> None:
         """Note that the device is lost, with all its pending actions."""
         self._asked.clear()
-        self._company.clear()
+        self._group.clear()
         self._kept.clear()
         self._release_all()
         if self.name in self._driver.core.executors:
@@ -344,13 +344,14 @@ class PlannedDevice:
     def _on_executed(self, command: Execute, result: ActionResult) -> None:
         outcome, driver = result.outcome, self._driver
         detail = outcome.detail or outcome.status.value
-        if outcome.status in _AGAIN:
+        is_missed = outcome.status in _RETRIABLE
+        if is_missed:
             driver.handle(ExecutionMissed(command.execution))
+        self._settle_part(command, outcome.status)
+        if is_missed:
             return
-        if (part := command.part) is not None:
-            self._kept.pop(part.continues, None)
         match outcome.status:
-            case ActionStatus.OK if part is not None and not part.is_last:
+            case ActionStatus.OK if not command.is_last:
                 self._keep(command, outcome.id)
             case ActionStatus.OK:
                 try:
@@ -378,6 +379,16 @@ class PlannedDevice:
         self._driver.handle(ExecutionEnded(command.execution, Verdict.OK))
         if command.execution not in self._driver.core.partial:
             self.discard(DiscardResults(self.name, command.variant, command.execution))
+
+    def _settle_part(self, command: Execute, status: ActionStatus) -> None:
+        """Note what became of what a segment was to go on with; discard it if nothing can."""
+        part = command.part
+        if part is None:
+            return
+        if status is ActionStatus.OK:
+            self._kept.pop(part.continues, None)
+        elif part.continues not in self._driver.core.partial or status not in _RETRIABLE:
+            self.discard(DiscardResults(self.name, command.variant, part.continues))
 
     def _tell(self, example: ExampleCall, outputs: Mapping[str, Array], variant: str) -> None:
         try:

@@ -46,7 +46,7 @@ class Noise:
 class SimulatedDevice:
     """A device: under the rules of a planned one, or plain, running whatever it receives."""
 
-    __slots__ = ("company", "core", "delay", "models", "name", "wakeup")
+    __slots__ = ("core", "delay", "group", "models", "name", "wakeup")
 
     def __init__(
         self, name: str, models: Mapping[str, ModelCapabilities], core: DeviceCore | None
@@ -54,7 +54,7 @@ class SimulatedDevice:
         self.name = name
         self.models = models
         self.core = core
-        self.company: list[Infer] = []
+        self.group: list[Infer] = []
         """INFERs that begin together with one that has not come yet."""
         self.delay = 0.0
         """Seconds by which the next action is late."""
@@ -119,11 +119,11 @@ class SimulatedDevices:
         core, now = device.core, self._agenda.now
         assert core is not None
         if isinstance(action, Infer) and action.part is not None:
-            device.company.append(action)
+            device.group.append(action)
             if action.part.with_next:
                 return
-            company, device.company = device.company, []
-            self._follow(device, core.submit_together(company, now))
+            group, device.group = device.group, []
+            self._follow(device, core.submit_together(group, now))
             return
         self._follow(device, core.submit(action, now))
 

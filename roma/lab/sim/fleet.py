@@ -283,7 +283,8 @@ class Fleet:
         self._running[command.execution] = command
         batch, name, variant = command.size, command.executor, command.variant
         if self.plan.planned:
-            self._predict(command.execution, name, variant, batch, now)
+            if command.part is None:
+                self._predict(command.execution, name, variant, batch, now)
             earliest, latest = command.window
             action = Infer(command.execution, variant, batch, earliest, latest, command.part)
             self._devices.give(name, action)
@@ -331,7 +332,7 @@ class Fleet:
         self._handle(ExecutionEnded(execution, Result.OK, busy), self._running.pop(execution))
 
     def _deliver(self, answered: Execute | None) -> None:
-        if answered is None or (answered.part is not None and not answered.part.is_last):
+        if answered is None or not answered.is_last:
             return
         for request in answered.requests:
             if request in self._open:  # else it was refused while it ran

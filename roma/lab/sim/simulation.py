@@ -232,6 +232,8 @@ class Simulation:
             return  # its executor was lost meanwhile
         now = self.agenda.now
         for request in requests:
+            if request not in self._open:
+                continue  # it was refused between two segments
             tally, arrived, _ = self._open.pop(request)
             tally.answered(now - arrived, now)
         self._handle(ExecutionEnded(execution, _OK, duration))
@@ -252,8 +254,7 @@ class Simulation:
         match command:
             case Execute():
                 execution, requests, waited_for = command.execution, command.requests, self._open
-                is_part = command.part is not None and not command.part.is_last
-                self._running[execution] = () if is_part else requests
+                self._running[execution] = requests if command.is_last else ()
                 if self._devices is not None:
                     size, window = command.size, command.window
                     action = Infer(execution, command.variant, size, *window, command.part)

@@ -8,7 +8,7 @@ from roma.device.emulated import CoExecutingEmulatedRuntime
 from roma.device_protocol import Submit
 from roma.domain.actions import ActionStatus, Discard, ExecutionPart, Infer, Load, Segment
 
-OK, INVALID = ActionStatus.OK, ActionStatus.INVALID
+OK, ERROR, INVALID = ActionStatus.OK, ActionStatus.ERROR, ActionStatus.INVALID
 A, B = "resnet18-0", "resnet18-1"
 ONE = {"input": np.zeros((1,), np.float32)}
 
@@ -60,7 +60,7 @@ async def test_two_items_with_segments_run_at_once(link):
     assert last.outputs["output"].shape == (1,)
 
 
-async def test_one_that_is_refused_does_not_hold_up_its_company(link):
+async def test_one_that_is_refused_does_not_hold_up_its_group(link):
     wrong = {"input": np.zeros((7,), np.float32)}
     send(link, 11, A, ExecutionPart(with_next=True))
     send(link, 12, B, ExecutionPart(), wrong)
@@ -71,9 +71,11 @@ async def test_one_that_is_refused_does_not_hold_up_its_company(link):
     ("part", "message"),
     [
         (ExecutionPart(Segment(0, 1, 2)), "segment.total = 2: must be 3"),
-        (ExecutionPart(Segment(1, 2, 3)), "segment.begin = 1: must be 0, where 0 ended"),
-        (ExecutionPart(Segment(2, 3, 3), 11), "segment.begin = 2: must be 1, where 11 ended"),
-        (ExecutionPart(Segment(1, 2, 3), 99), "segment.begin = 1: must be 0, where 99 ended"),
+        (ExecutionPart(Segment(1, 2, 3)), "segment.begin = 1: must be where 0 ended (0)"),
+        (ExecutionPart(Segment(2, 3, 3), 11), "segment.begin = 2: must be where 11 ended (1)"),
+        (ExecutionPart(Segment(1, 2, 3), 99), "segment.begin = 1: must be where 99 ended (0)"),
+        (ExecutionPart(None, 11), "segment.begin = 0: must be where 11 ended (1)"),
+        (ExecutionPart(None, 99), "segment.begin = 0: must be where 99 ended (0)"),
     ],
 )
 async def test_a_segment_goes_on_where_the_one_before_it_ended(link, part, message):
@@ -81,14 +83,25 @@ async def test_a_segment_goes_on_where_the_one_before_it_ended(link, part, messa
     await results(link, 1)
     send(link, 12, A, part)
     (result,) = (await results(link, 1)).values()
-    assert (result.outcome.status, result.outcome.detail) == (INVALID, message)
+    assert (result.outcome.status, result.outcome.detail) == (ERROR, message)
+
+
+async def test_no_other_model_goes_on_with_what_a_segment_left(link):
+    send(link, 11, A, ExecutionPart(Segment(0, 1, 3)))
+    await results(link, 1)
+    send(link, 12, B, ExecutionPart(Segment(1, 3, 3), continues=11))
+    (result,) = (await results(link, 1)).values()
+    assert result.outcome.status is ERROR
+    assert result.outcome.detail == f"continues = 11: is {A}, batch 1"
+    send(link, 13, A, ExecutionPart(Segment(1, 3, 3), continues=11))
+    assert statuses(await results(link, 1)) == {13: OK}, "it is still there"
 
 
 async def test_more_at_once_than_it_can_are_refused(link):
     for number in (11, 12, 13):
         send(link, number, A, ExecutionPart(with_next=number < 13))
     found = await results(link, 3)
-    assert statuses(found) == {11: OK, 12: INVALID, 13: OK}
+    assert statuses(found) == {11: OK, 12: ERROR, 13: OK}
     assert found[12].outcome.detail == "with_next: this device executes 2 at once"
 
 
@@ -97,7 +110,7 @@ async def test_what_is_discarded_cannot_be_continued(link):
     await results(link, 1)
     link.send(Submit(Discard(12, A, 11)))
     send(link, 13, A, ExecutionPart(Segment(1, 2, 3), continues=11))
-    assert statuses(await results(link, 2)) == {12: OK, 13: INVALID}
+    assert statuses(await results(link, 2)) == {12: OK, 13: ERROR}
 
 
 async def test_two_that_continue_the_same_segment_are_answered(link):

@@ -158,7 +158,7 @@ def test_infers_that_begin_together_end_before_the_next_begins():
     assert core.end(2, ActionStatus.ERROR, 0.1)[1:] == [Begin(after)]
 
 
-def test_an_infer_that_cannot_begin_leaves_the_others_of_its_company():
+def test_an_infer_that_cannot_begin_leaves_the_others_of_its_group():
     core = loaded("small")
     here, elsewhere, unknown = infer(1), infer(2, "large"), infer(3, "?")
     steps = core.submit_together((elsewhere, unknown, here), 0.0)

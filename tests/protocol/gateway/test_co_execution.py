@@ -73,7 +73,7 @@ async def test_the_device_forgets_what_a_client_that_left_does_not_wait_for(depl
     assert (await ask(deployment, MODELS[1]))[0] == 200
 
 
-async def test_what_is_on_a_device_that_is_lost_begins_anew(deployment):
+async def test_a_device_that_is_lost_loses_what_it_kept_and_serves_again(deployment):
     await ask(deployment, MODELS[0])
     deployment.tap.results.clear()
     asking = [ask(deployment, model) for model in MODELS]

@@ -224,8 +224,10 @@ async def test_a_client_that_goes_takes_its_examples_along(deployment):
 
 async def test_a_row_whose_client_has_gone_keeps_its_place(deployment, monkeypatch):
     first = await deployment.fill()
-    asked = [deployment.ask((i, i)) for i in (5, 6, 7, 8)]
-    await deployment.waiting(4)
+    asked = []
+    for i in (5, 6, 7, 8):  # in this order
+        asked.append(deployment.ask((i, i)))
+        await deployment.waiting(len(asked))
     execute = PlannedDevice.execute
     monkeypatch.setattr(
         PlannedDevice,

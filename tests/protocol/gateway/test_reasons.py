@@ -85,15 +85,18 @@ async def test_operators_are_told_why_a_server_started_elsewhere_is_not_reached(
     await harness.open(start=False)
     (executor,) = harness.core.executors
     name, reasons = executor.spec.name, harness.service.reasons
-    await harness.until(lambda: reasons.told(name))
-    assert reasons.told(name).startswith(f"{name}: cannot connect to 127.0.0.1:")
-    assert told(harness.core, reasons)["roma_executable_fault_info", name, reasons.told(name)] == 1
+    await harness.until(lambda: reasons.for_operators(name))
+    assert reasons.for_operators(name).startswith(f"{name}: cannot connect to 127.0.0.1:")
+    assert (
+        told(harness.core, reasons)["roma_executable_fault_info", name, reasons.for_operators(name)]
+        == 1
+    )
     # It may come at any moment: clients are told to come again.
     assert (reasons.of(name), reasons.of_model("m")) == ("", "")
     (server,) = harness.backends
     server.available = False
     await server.start()
-    await harness.until(lambda: "is not available" in reasons.told(name))
+    await harness.until(lambda: "is not available" in reasons.for_operators(name))
     server.available = True
     await harness.until(lambda: executor.live)
-    assert reasons.told(name) == ""
+    assert reasons.for_operators(name) == ""

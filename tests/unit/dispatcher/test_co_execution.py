@@ -3,6 +3,7 @@
 import pytest
 
 from dispatcher.core import Dispatcher
+from dispatcher.schedulers.base import Batch, BatchGroup
 from dispatcher.schedulers.cpu_round_robin import CpuRoundRobin
 from roma.domain.actions import Capabilities, ExecutionPart, ModelCapabilities, Segment
 from roma.domain.events import (
@@ -168,6 +169,53 @@ def test_a_model_that_is_removed_leaves_nothing_behind(core):
     one_and_two(core)
     core.ended(4)
     core.ended(5)
-    commands = core(ModelRemoved("b"))
+    commands = core(ModelRemoved("b"))  # while 6 runs: the device has nothing else
     assert not core.core.partial
-    assert not [c for c in commands if isinstance(c, DiscardResults)], "6 runs: it has the results"
+    assert not [c for c in commands if isinstance(c, DiscardResults)]
+    device = core.core.executors["gpu"].planned
+    assert len(device.infers) == 0
+    assert device.held["b"].uses == 0
+    assert parts(core.ask("a")) == [(7, (3,), ExecutionPart(FIRST))]
+
+
+def test_a_model_is_in_use_between_two_segments(core):
+    core.ask("b")
+    core.ask("a")
+    core.ended(3)
+    core.ended(5)
+    device = core.core.executors["gpu"].planned
+    assert {model: held.uses for model, held in device.held.items()} == {"a": 1, "b": 2}
+    core.ended(4)  # both run on
+    core.ended(7)
+    core.ended(6)
+    assert device.held["a"].uses == device.held["b"].uses == 0
+    assert core.core.live == 0
+
+
+def test_what_runs_on_cannot_be_continued_once_more(core):
+    one_and_two(core)
+    assert core.core.partial[3].is_running
+    again = Batch("gpu", "a", (), 0.0, 1.0, segment=SECOND, continues=3)
+    with pytest.raises(AssertionError, match="execution 3 is continued already"):
+        core.core._executions.act(BatchGroup((again,), 0.01), 0.0)
+
+
+def test_the_time_of_a_group_is_counted_as_long_as_one_of_it_runs(core):
+    one_and_two(core)
+    device = core.core.executors["gpu"].planned
+    ends = device.infers.free_at(0.0)
+    core.ended(4, Result.ERROR)
+    assert device.infers.free_at(0.0) == ends > 0.0
+
+
+def test_requests_that_wait_again_go_before_the_others(core):
+    core.ask("a")
+    for _ in range(4):
+        core.ask("a")
+    queue = core.core.queues["a"]
+    assert list(queue.waiting) == [2, 3, 4, 5]
+    core.ended(3)
+    assert list(queue.waiting) == [4, 5], "1 and two others run"
+    core.ended(5)  # the first segment of 2 and 3, while 4 runs
+    assert list(queue.waiting) == [2, 3, 4, 5]
+    assert queue.head.id == 2
