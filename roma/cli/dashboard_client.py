@@ -156,7 +156,7 @@ def printable(found: Any) -> Any:
         case list():
             return [printable(one) for one in found]
         case dict():
-            return {key: printable(one) for key, one in found.items()}
+            return {printable(key): printable(one) for key, one in found.items()}
         case _:
             return found
 

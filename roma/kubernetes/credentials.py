@@ -160,7 +160,7 @@ class _Kubeconfig:
                 raise self._fault(f"users.{user_name}.{key}", "set", bound)
         for key in ("proxy-url", "tls-server-name"):
             if cluster.get(key):
-                raise self._fault(f"clusters.{cluster_name}.{key}", cluster[key], "absent")
+                raise self._fault(f"clusters.{cluster_name}.{key}", "set", "absent")
         namespace = str(context.get("namespace") or "default")
         if not _NAMESPACE.fullmatch(namespace):
             raise self._fault(f"contexts.{name}.namespace", namespace, "a DNS label")
@@ -176,7 +176,7 @@ class _Kubeconfig:
     def _entry(self, section: str, name: str, kind: str) -> dict[str, Any]:
         entries = self._content.get(section) or ()
         if not isinstance(entries, list | tuple):
-            raise self._fault(section, str(entries)[:40], "a list")
+            raise self._fault(section, type(entries).__name__, "a list")
         for entry in entries:
             if isinstance(entry, dict) and entry.get("name") == name:
                 found = entry.get(kind)
@@ -223,7 +223,7 @@ class _Kubeconfig:
             where = f"users.{user_name}.client-certificate"
             certificate, key = (self._bytes(user, f"client-{k}") for k in ("certificate", "key"))
             if (certificate is None) != (key is None):
-                raise ValueError("must come with client-key, and the key with it")
+                raise ValueError("must be given together with client-key")
             if certificate is not None and key is not None:
                 with tempfile.NamedTemporaryFile() as file:  # of mode 600; `ssl` reads files only
                     file.write(certificate + b"\n" + key)

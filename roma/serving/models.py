@@ -127,12 +127,7 @@ class Models:
             self.on_change()
             for version in new:
                 self._load(version)
-            self._models = {
-                name: served
-                if any(v.state is VersionState.AVAILABLE for v in served.values())
-                else self._with_former(name, served)
-                for name, served in table.items()
-            }
+            self._models = {name: self._settled(name, served) for name, served in table.items()}
             self.on_change()
             faults = [f"{v.name} version {v.number}: {v.message}" for v in new if v.message]
             if faults:
@@ -146,6 +141,16 @@ class Models:
             n: v for n, v in former.items() if v.state is VersionState.AVAILABLE
         }
         return {number: known[number] for number in sorted(known, reverse=True)}
+
+    def _settled(self, name: str, served: Mapping[int, Version]) -> dict[int, Version]:
+        """Return a model's new versions; a former one in place of each that cannot be loaded."""
+        if not any(version.state is VersionState.AVAILABLE for version in served.values()):
+            return self._with_former(name, served)
+        known = self._with_former(name, served)
+        return {
+            number: version if version.state is VersionState.AVAILABLE else known[number]
+            for number, version in served.items()
+        }
 
     def _load(self, version: Version) -> None:
         _load(version, self._intra_op)

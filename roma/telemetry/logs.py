@@ -23,6 +23,9 @@ Level = Literal["debug", "info", "warning", "error"]
 GRACE = 0.1
 """Seconds within which standard error must accept a line: its reader may be busy for a moment."""
 
+PIECE = 1024
+"""Characters that are written at once: at most a page, which a pipe that is writable has left."""
+
 FIELDS = (
     "request_id",
     "trace_id",
@@ -114,14 +117,18 @@ def apply(form: Format = "console", level: Level = "info") -> None:
 def _is_no_client_fault(record: logging.LogRecord) -> bool:
     """Return False for aiohttp's traceback of a request that is no HTTP: anyone can send many."""
     error = record.exc_info[0] if record.exc_info else None
-    return error is None or error.__module__ != "aiohttp.http_exceptions"
+    return (
+        record.name != "aiohttp.server"
+        or error is None
+        or error.__module__ != "aiohttp.http_exceptions"
+    )
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
     """ROMA's own handler; the class identifies it.
 
-    A pipe whose reader has stopped must not stop the program: a line that it does not take within
-    GRACE is left out, and the next ones at once, until it takes lines again. Their number follows.
+    A pipe whose reader has stopped must not stop the program: what it does not take within GRACE is
+    left out, and the next lines at once, until it takes some again. Their number follows.
     """
 
     lost = 0
@@ -129,15 +136,22 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, unless nobody reads them."""
-        if not _takes(self.stream, 0 if self.lost else GRACE):
-            self.lost += 1
-            return
-        if self.lost:
-            text, count = "%d log lines were left out: nothing read them", self.lost
+        try:
+            lines = [self.format(record)]
+            if self.lost:
+                text = "%d log lines were left out: nothing read them"
+                args = (__name__, logging.WARNING, "", 0, text, (self.lost,), None)
+                lines.insert(0, self.format(logging.LogRecord(*args)))
+            text = "".join(f"{line}{self.terminator}" for line in lines)
+            for at in range(0, len(text), PIECE):
+                if not _takes(self.stream, 0 if self.lost else GRACE):
+                    self.lost += 1
+                    return
+                self.stream.write(text[at : at + PIECE])
+                self.stream.flush()
             self.lost = 0
-            args = (__name__, logging.WARNING, "", 0, text, (count,), None)
-            super().emit(logging.LogRecord(*args))
-        super().emit(record)
+        except Exception:  # as logging.StreamHandler does
+            self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Drop a line that a full disk does not accept, without delaying requests.
@@ -150,7 +164,7 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def _takes(stream: TextIO, seconds: float) -> bool:
-    """Return whether a stream takes a line (of a page, 4 KiB, if it is a pipe) within a time."""
+    """Return whether a stream takes a piece within a time."""
     try:
         poll = select.poll()
         poll.register(stream.fileno(), select.POLLOUT)

@@ -369,6 +369,25 @@ async def test_a_version_that_moved_and_cannot_be_loaded_leaves_the_one_before_i
         assert (await server.predict("half", one))["y"] == [0]
 
 
+async def test_of_versions_that_moved_only_one_that_cannot_be_loaded_leaves_its_former_one(
+    stubs, saved_models, tmp_path
+):
+    def all_(config):
+        config.model_version_policy.all.SetInParent()
+
+    former, new = tmp_path / "former", tmp_path / "new"
+    shutil.copytree(saved_models / "half" / "1", former / "1")
+    shutil.copytree(saved_models / "broken" / "1", new / "1")
+    shutil.copytree(saved_models / "half" / "2", new / "2")
+    async with reloading(stubs, "log") as server:
+        await server.configure(("half", former))
+        with pytest.raises(grpc.aio.AioRpcError, match="half version 1: "):
+            await server.configure(("half", new, all_))
+        assert await versions(server, "half") == {1: "AVAILABLE", 2: "AVAILABLE"}
+        one = {"x": np.ones(1, np.float32)}
+        assert (await server.predict("half", one, version=1))["y"] == [1.5]
+
+
 def test_a_base_path_with_a_nul_is_a_fault_of_the_path():
     with pytest.raises(ModelDirectoryError, match="embedded null byte"):
         find(Path("/x\0"))

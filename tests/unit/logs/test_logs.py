@@ -89,6 +89,23 @@ def test_a_pipe_that_nobody_reads_stops_nobody():
     assert lines == ["3 log lines were left out: nothing read them", "line 3"]
 
 
+def test_a_long_line_waits_for_no_reader_either():
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with open(read, "rb") as reader, open(write, "w", buffering=1) as stream:
+        handler = logs._Handler(stream)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(write, 4096 * b".")
+        os.read(read, 4096)  # one page is free
+        handler.emit(record("a" * 10_000))
+        os.read(read, 2**20)
+        handler.emit(record("the next"))
+        stream.close()
+        lines = reader.read().decode().splitlines()
+    assert lines == ["1 log lines were left out: nothing read them", "the next"]
+
+
 def test_a_time_without_a_fraction_has_its_milliseconds_too():
     made = record("x")
     made.created = 0.0
