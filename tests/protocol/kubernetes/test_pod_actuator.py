@@ -95,7 +95,7 @@ async def test_decreases_come_first_and_a_node_gets_ten_changes_a_second(cluster
 async def test_an_unconfirmed_limit_is_sent_again_one_millicore_different(cluster, monkeypatch):
     cluster.api.put(pod("a"), "ADDED")
     await until(lambda: "a" in cluster.watch.pods)
-    actuator = made(cluster, period=0.03)
+    actuator = made(cluster, period=1.5)
     cluster.api.kubelet = False
     assert await actuator.apply({"a@w": 0.25}) == {}
     assert await actuator.apply({"a@w": 0.25}) == {}
@@ -109,7 +109,7 @@ async def test_an_unconfirmed_limit_is_sent_again_one_millicore_different(cluste
 async def test_what_the_kernel_grants_counts_where_the_kubelet_is_late_to_say_so(cluster):
     cluster.api.put(pod("a"), "ADDED")
     await until(lambda: "a" in cluster.watch.pods)
-    actuator = made(cluster, period=0.03)
+    actuator = made(cluster, period=1.5)
     cluster.api.kubelet = False
     actuator._meters = Kernel(0.25)
     assert await actuator.apply({"a@w": 0.25}) == {}
