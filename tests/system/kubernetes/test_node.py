@@ -104,8 +104,11 @@ async def test_every_change_reaches_the_kernel_and_restarts_nothing(
     random_ = random.Random(1)
     for _ in range(10):
         wanted = {f"{name}@w": round(random_.uniform(0.05, 2.0), 3) for name in names}
-        await acts.apply(wanted)
-        await until(lambda: all(p.is_settled for p in watched.pods.values()))
+        async with asyncio.timeout(60):
+            await acts.apply(wanted)
+            while not all(p.is_settled for p in watched.pods.values()):
+                await asyncio.sleep(0.5)
+                await acts.apply(wanted)  # as at the next tick
         await acts.apply(wanted)
         ids = containers(plane, namespace)
         for name in names:
