@@ -94,7 +94,7 @@ class Dispatcher:
         self.executors = Executors()
         partial = PartialExecutions()
         self.partial = partial.by_number
-        """Executions of which a planned device keeps the results of a segment, by number."""
+        """Executions of which a segment has ended that is not the last, by number."""
         state = PolicyView(self.queues, self.executors, self.low_priority, learned, self.partial)
         self.policies = Policies(state, options, gpu=gpu, cpu=cpu)
         self._requests = Requests(self._queues, self.executors, self.policies, partial, reaction)

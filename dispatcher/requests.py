@@ -136,7 +136,7 @@ class Requests:
                 self._put_back(ticket, queue, now)
 
     def resume(self, execution: Execution, now: float) -> None:
-        """Queue the requests of an execution once more that missed its window, or was a part."""
+        """Queue once more the requests of an execution that missed its window, or of a segment."""
         for request in reversed(execution.requests):
             ticket = self.live.get(request.id)
             if ticket is not None:

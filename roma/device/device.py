@@ -68,7 +68,7 @@ class _Task:
     """Its inputs on the device, if they must be copied there."""
     outputs: Any = None
     before: Any = None
-    """What the segment before this one left on the device."""
+    """Results of the segment before this one, on the device."""
 
 
 class _Staged:

@@ -26,7 +26,7 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REREAD: Final = 10.0
 """Seconds after which a token's file is read again."""
 
-_OF_YAML: Final = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
+_YAML_ERRORS: Final = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """Errors of yaml's own constructors, for `2001-99-99`, `!!timestamp x` and the like."""
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -134,7 +134,7 @@ class _Kubeconfig:
             found = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from error
-        except (yaml.YAMLError, *_OF_YAML) as error:
+        except (yaml.YAMLError, *_YAML_ERRORS) as error:
             # Without the text that it quotes, which may be a token's.
             mark = getattr(error, "problem_mark", None)
             place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unreadable"

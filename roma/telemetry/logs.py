@@ -139,7 +139,7 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
         try:
             lines = [self.format(record)]
             if self.lost:
-                text = "%d log lines were left out: nothing read them"
+                text = "log lines left out because nothing read them: %d"
                 args = (__name__, logging.WARNING, "", 0, text, (self.lost,), None)
                 lines.insert(0, self.format(logging.LogRecord(*args)))
             text = "".join(f"{line}{self.terminator}" for line in lines)

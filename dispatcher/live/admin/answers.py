@@ -3,49 +3,33 @@
 One such answer must not keep the other workers from the page.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from roma.config.yaml_file import describe
+from roma.ui.dashboard.feed import FROM_SUPERVISOR
+from roma.ui.dashboard.rows import ExecutableRow, Worker
+
+WORKER: Final = (
+    "mode",
+    "capacity",
+    "demanded",
+    "applied",
+    "used",
+    "eta",
+    "contended",
+    "ticks",
+    "missed_ticks",
+    "jitter_p99",
+)
+"""Fields of a `Worker` that a supervisor knows."""
 
 
 class _Answer(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
-
-
-class _ExecutableState(_Answer):
-    """Fields of `rows.ExecutableRow` that a supervisor knows."""
-
-    demand: float | None = None
-    allocation: float | None = None
-    applied: float | None = None
-    observed: float | None = None
-    used: float | None = None
-    throttled: float | None = None
-    minimum: float | None = None
-    maximum: float | None = None
-    limit: str = "none"
-    failure: str | None = None
-    contention: str = ""
-    why: str = ""
-
-
-class _State(_Answer):
-    """Fields of `rows.Worker` that a supervisor knows, and its executables."""
-
-    mode: str = ""
-    capacity: float | None = None
-    demanded: float | None = None
-    applied: float | None = None
-    used: float | None = None
-    eta: float | None = None
-    contended: bool = False
-    ticks: int | None = None
-    missed_ticks: int | None = None
-    jitter_p99: float | None = None
-    executables: dict[str, _ExecutableState] = {}
 
 
 class _Decision(_Answer):
@@ -60,7 +44,18 @@ class _Decisions(_Answer):
     decisions: list[_Decision]
 
 
-_ANSWERS: Final[Mapping[str, type[_Answer]]] = {"state": _State, "decisions": _Decisions}
+def _part_of(row: type, names: Sequence[str], **more: Any) -> type[_Answer]:
+    """Return a model of these fields of a row, which all have defaults."""
+    types, defaults = get_type_hints(row), {field.name: field.default for field in fields(row)}
+    known: dict[str, Any] = {name: (types[name], defaults[name]) for name in names}
+    return create_model(row.__name__, __base__=_Answer, **known, **more)
+
+
+_EXECUTABLE: Final[Any] = _part_of(ExecutableRow, FROM_SUPERVISOR)
+_ANSWERS: Final[Mapping[str, type[_Answer]]] = {
+    "state": _part_of(Worker, WORKER, executables=(dict[str, _EXECUTABLE], {})),
+    "decisions": _Decisions,
+}
 
 
 def fault(what: str, answer: Mapping[str, Any]) -> str:

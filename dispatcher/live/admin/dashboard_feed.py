@@ -43,19 +43,6 @@ ASK_LIMIT = 0.5
 TELL_LIMIT = 3.0
 """Seconds that it may take to return its decisions: a quarter of an hour of them is a lot."""
 
-_WORKER = (
-    "mode",
-    "capacity",
-    "demanded",
-    "applied",
-    "used",
-    "eta",
-    "contended",
-    "ticks",
-    "missed_ticks",
-    "jitter_p99",
-)
-
 log = logging.getLogger(__name__)
 
 
@@ -210,7 +197,7 @@ class DashboardFeed:
             return judged(silent, {}, self._controllable(worker)), {}
         if worker in self._heard:  # it may have gone meanwhile
             self._heard[worker] = now
-        known = {key: answer[key] for key in _WORKER if key in answer}
+        known = {key: answer[key] for key in answers.WORKER if key in answer}
         states = answer.get("executables", {})
         return judged(
             Worker(worker, url, True, **known), states, self._controllable(worker)

@@ -155,10 +155,12 @@ class PlannedDevice:
         if command.part.with_next:
             return
         group, self._group = self._group, []
-        waited_for = [one for one in group if any(call is not None for call in one[1])]
-        for gone in group:
-            if gone not in waited_for:
-                self._driver.handle(ExecutionMissed(gone[0].execution))
+        waited_for = []
+        for one in group:
+            if any(call is not None for call in one[1]):
+                waited_for.append(one)
+            else:
+                self._driver.handle(ExecutionMissed(one[0].execution))
         for i, (each, its_calls) in enumerate(waited_for):
             assert each.part is not None
             before = self._kept.get(each.part.continues, 0)

@@ -135,7 +135,7 @@ class _Lately:
         self.arrivals = history.totals("arrivals", IDLE_AFTER)
 
 
-_FROM_SUPERVISOR = (
+FROM_SUPERVISOR = (
     "demand",
     "allocation",
     "applied",
@@ -149,6 +149,7 @@ _FROM_SUPERVISOR = (
     "contention",
     "why",
 )
+"""Fields of an `ExecutableRow` that a supervisor knows."""
 
 
 def _executables(
@@ -173,7 +174,7 @@ def _executables(
             state=report.state,
             in_flight=report.in_flight,
             reason=reasons.get(spec.name, ""),
-            **{key: state[key] for key in _FROM_SUPERVISOR if key in state},
+            **{key: state[key] for key in FROM_SUPERVISOR if key in state},
         )
         for model in spec.models:
             found.setdefault(model, []).append(executable)

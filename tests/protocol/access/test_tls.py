@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 from aiohttp import ClientError, ClientSession, TCPConnector, web
+from cryptography.hazmat.primitives import serialization
 
 from roma.config.security import TlsConfig
 from roma.domain.errors import ConfigError
@@ -143,11 +144,13 @@ def test_files_that_cannot_be_used_are_named(authority, certificate, key, messag
     authority.issue("server", "127.0.0.1")
     authority.issue("other", "127.0.0.1")
     folder = authority.folder
-    if key == "locked.key":
-        if shutil.which("openssl") is None:
-            pytest.skip("openssl is not installed")
-        lock = ["openssl", "pkey", "-aes256", "-passout", "pass:x", "-in", folder / "server.key"]
-        subprocess.run([*lock, "-out", folder / "locked.key"], check=True, capture_output=True)
+    private = serialization.load_pem_private_key((folder / "server.key").read_bytes(), None)
+    locked = private.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"x"),
+    )
+    (folder / "locked.key").write_bytes(locked)
     with pytest.raises(ConfigError, match=message) as caught:
         server_context(TlsConfig(certificate=folder / certificate, key=folder / key))
     assert str(caught.value).startswith(

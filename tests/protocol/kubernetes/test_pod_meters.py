@@ -1,4 +1,4 @@
-"""What model servers in pods say of their use: a pod may answer anything."""
+"""Readings of model servers in pods: a pod may answer anything."""
 
 import pytest
 from aiohttp import web

@@ -72,38 +72,38 @@ def test_a_disk_that_is_full_costs_lines_and_nothing_else(capsys):
     assert "--- Logging error ---" in capsys.readouterr().err
 
 
-def test_a_pipe_that_nobody_reads_stops_nobody():
-    read, write = os.pipe()
-    os.set_blocking(write, False)  # so that a line that would wait fails
-    with open(read, "rb") as reader, open(write, "w", buffering=1) as stream:
-        handler = logs._Handler(stream)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                os.write(write, 4096 * b".")
-        for number in range(3):
-            handler.emit(record("line %d", number))
-        os.read(read, 2**20)
-        handler.emit(record("line 3"))
-        stream.close()
-        lines = reader.read().decode().splitlines()
-    assert lines == ["3 log lines were left out: nothing read them", "line 3"]
-
-
-def test_a_long_line_waits_for_no_reader_either():
+@pytest.fixture
+def full_pipe():
+    """The handler of a pipe that is full, and its reading end; a line that would wait fails."""
     read, write = os.pipe()
     os.set_blocking(write, False)
-    with open(read, "rb") as reader, open(write, "w", buffering=1) as stream:
-        handler = logs._Handler(stream)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                os.write(write, 4096 * b".")
-        os.read(read, 4096)  # one page is free
-        handler.emit(record("a" * 10_000))
-        os.read(read, 2**20)
-        handler.emit(record("the next"))
-        stream.close()
-        lines = reader.read().decode().splitlines()
-    assert lines == ["1 log lines were left out: nothing read them", "the next"]
+    os.set_blocking(read, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write, 4096 * b".")
+    with open(write, "w", buffering=1) as stream:
+        yield logs._Handler(stream), read
+    os.close(read)
+
+
+def test_a_pipe_that_nobody_reads_stops_nobody(full_pipe):
+    handler, read = full_pipe
+    for number in range(3):
+        handler.emit(record("line %d", number))
+    os.read(read, 2**20)
+    handler.emit(record("line 3"))
+    lines = os.read(read, 2**20).decode().splitlines()
+    assert lines == ["log lines left out because nothing read them: 3", "line 3"]
+
+
+def test_a_long_line_waits_for_no_reader_either(full_pipe):
+    handler, read = full_pipe
+    os.read(read, 4096)  # one page is free
+    handler.emit(record("a" * 10_000))
+    os.read(read, 2**20)
+    handler.emit(record("the next"))
+    lines = os.read(read, 2**20).decode().splitlines()
+    assert lines == ["log lines left out because nothing read them: 1", "the next"]
 
 
 def test_a_time_without_a_fraction_has_its_milliseconds_too():

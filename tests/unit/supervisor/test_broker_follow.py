@@ -6,6 +6,7 @@ from roma.config import schema
 from roma.domain.errors import BrokerRefused, EngineError
 from supervisor.broker.broker import Broker
 from supervisor.broker.containers import EXECUTABLE, owned
+from tests.support.waiting import until
 
 TEXT = """
 models: {a: {path: /a, sla: {response_time: 1}}, b: {path: /b, sla: {response_time: 1}}}
@@ -38,8 +39,7 @@ async def test_a_change_of_a_model_that_has_gone_is_refused_and_the_others_are_t
     first = asyncio.create_task(broker.grant({"a@w": 1.0}))
     await engine.asked.wait()
     second = asyncio.create_task(broker.grant({"a@w": 0.5, "b@w": 0.5}))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await until(lambda: broker._changing["a@w"]._waiters)  # the second one waits for the first
     broker.follow(schema.parse(TEXT.replace("a: {path: /a, sla: {response_time: 1}}, ", "")))
     engine.fails.set()
     assert str((await first)["a@w"]).endswith("it is slow")
