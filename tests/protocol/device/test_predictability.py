@@ -6,7 +6,6 @@ import pytest
 
 from roma.device import predictability
 from roma.device.predictability import PERCENTILES, WARM_UP, LatencyRow
-from roma.device.registry import SAMPLE, RuntimeKind, make, save_sample
 
 
 def test_every_row_runs_what_it_says(hand):
@@ -45,11 +44,3 @@ def test_what_a_model_raises_is_raised(hand, threads):
     hand.execute = fail_after_some
     with pytest.raises(ValueError, match="no more"):
         predictability.run(hand, "m", runs=20, threads=(threads,))
-
-
-def test_the_sample_model_runs(tmp_path):
-    kind = RuntimeKind.TENSORFLOW
-    runtime = make(kind, save_sample(kind, tmp_path), "cpu", 1)
-    (row,) = predictability.run(runtime, SAMPLE, batch=4, runs=3)
-    assert row.runs == 3
-    runtime.close()

@@ -1,7 +1,7 @@
 """`make fuzz`: bytes that atheris makes by the branches they take, read here and by protobuf.
 
-It looks longer and closer than the property in `test_grpc_wire.py`; what it finds becomes an
-example there. It stops at the first difference and names a file with the bytes.
+It looks longer and closer than the property in `tests/tensorflow/gateway/test_grpc_wire.py`; what
+it finds becomes an example there. It stops at the first difference and names a file with the bytes.
 """
 
 import sys

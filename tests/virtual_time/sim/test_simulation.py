@@ -1,6 +1,7 @@
 """The driver: counts that balance, faults, repetition to the bit, and queueing theory's figures."""
 
 import hashlib
+import heapq
 import math
 import os
 import random
@@ -11,13 +12,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import NormalDist
 
 import pytest
 
 from roma.config import schema
-from roma.domain.events import Abort, CoresApplied, Execute, Fail, Reject
-from roma.lab.sim.scenario import ExecutorFault, SupervisorFault, from_config
+from roma.domain.events import Abort, CoresApplied, Execute, ExecutionEnded, Fail, Reject
+from roma.lab.sim.scenario import ExecutorFault, SupervisorFault, from_config, seed_of
 from roma.lab.sim.simulation import Simulation
 from supervisor.executables import Apply
 
@@ -377,13 +377,16 @@ def test_same_seed_same_trace_whatever_the_hash_seed(name):
         assert done.stdout.strip() == mine, hash_seed
 
 
-# Queueing theory: service of s = 0.02 s on one core, arrivals at rate λ, utilisation ρ = λ·s.
+# Queueing theory: one core, arrivals at rate λ, service of 0.02 s on average, utilisation 0.6.
 
 SERVICE, RATE = 0.02, 30.0
 
 
 def queue(requests, *, seed, in_flight=1, noise=0.0):
-    """Return a scenario of one core and `requests` Poisson arrivals, none of them ever refused."""
+    """Return a scenario of one core and `requests` Poisson arrivals, none of them ever refused.
+
+    Return the arrival times and core-seconds of the requests, too.
+    """
     run_of = scenario(
         cost=SERVICE,
         noise=noise,
@@ -391,94 +394,54 @@ def queue(requests, *, seed, in_flight=1, noise=0.0):
         sla={"response_time": 1000},
         duration=requests / RATE * 1.1 + 60,
     )
-    draw = random.Random(seed)
-    times, now = [], 0.0
+    draw, sizes = random.Random(seed), random.Random(seed_of(seed, -1))
+    spread = math.sqrt(math.log(1 + noise**2))  # of a lognormal distribution
+    times, works, now = [], [], 0.0
     for _ in range(requests):
         now += draw.expovariate(RATE)
         times.append(now)
-    return replace(run_of, arrivals={"m": times}, seed=seed), times
+        works.append(SERVICE * math.exp(spread * sizes.gauss(0.0, 1.0) - spread**2 / 2))
+    return replace(run_of, arrivals={"m": times}, seed=seed), times, works
 
 
-def exponential(simulation):
-    """Let the plant's normal z stand for the exponential quantile of the same probability."""
-    world, normal = simulation.world, NormalDist()
-    spread = world._spread["m"]
-    start = world.start
-
-    def start_exponential(execution, executor, model, normals):
-        sizes = [-math.log(normal.cdf(-z)) for z in normals]
-        start(execution, executor, model, [(math.log(x) + spread**2 / 2) / spread for x in sizes])
-
-    world.start = start_exponential
+def ends(run_of):
+    """Return when each request ended, in the order of arrival."""
+    _, spy, trace = spied(run_of)
+    requests = {c.execution: c.requests[0] for _, c in trace if isinstance(c, Execute)}
+    found = {requests[e.execution]: t for t, e in spy.events if isinstance(e, ExecutionEnded)}
+    return [found[request] for request in sorted(found)]
 
 
-def measured(requests, *, seed, markov=False, in_flight=1):
-    """Return mean response time, mean service time and arrival rate of a run."""
-    run_of, times = queue(requests, seed=seed, in_flight=in_flight, noise=0.5 if markov else 0.0)
-    simulation = Simulation(run_of)
-    if markov:
-        exponential(simulation)
-    result = simulation.run()
-    (m,) = result.models
-    assert m.answered == requests
-    return m.mean, result.used_seconds / requests, requests / times[-1]
-
-
-def averaged(requests, seeds, formula, **kwargs):
-    """Return the mean over seeds of the measured response time over the formula's.
-
-    The formula takes the rate and service that the run really had: their own scatter, which says
-    nothing about the simulator, would take ten times as many requests to average out.
-    """
-    ratios = []
-    for seed in seeds:
-        response, service, rate = measured(requests, seed=seed, **kwargs)
-        ratios.append(formula(response, service, rate * service))
-    return sum(ratios) / len(ratios)
-
-
-@pytest.mark.long
-def test_the_mean_wait_of_an_m_d_1_queue():
-    def ratio(response, service, rho):
-        return (response - service) / (rho * service / (2 * (1 - rho)))
-
-    # σ of this estimate is 0.9 %, found with Lindley's recursion over 300 x 4 other seeds.
-    assert averaged(40_000, (1, 2, 3, 4), ratio) == pytest.approx(1, abs=0.02)
-
-
-@pytest.mark.long
-def test_the_mean_wait_of_an_m_m_1_queue():
-    def ratio(response, service, rho):
-        return (response - service) / (rho * service / (1 - rho))
-
-    # σ of this estimate is 0.8 %.
-    assert averaged(80_000, (1, 2, 3, 4), ratio, markov=True) == pytest.approx(1, abs=0.02)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("markov", [False, True])
-def test_many_in_flight_share_the_processor_whatever_their_sizes(markov):
-    def ratio(response, service, rho):
-        return response / (service / (1 - rho))
-
-    found = averaged(30_000, (1, 2, 3), ratio, markov=markov, in_flight=1024)
-    assert found == pytest.approx(1, abs=0.02)
-
-
-def test_every_single_wait_of_one_server_is_lindleys():
-    run_of, times = queue(2000, seed=5)
-    _, _, trace = spied(run_of)
-    started = [t for t, c in trace if isinstance(c, Execute)]
+@pytest.mark.parametrize("noise", [0.0, 0.5, 1.0])
+def test_every_single_wait_of_one_server_is_lindleys(noise):
+    run_of, times, works = queue(2000, seed=5, noise=noise)
     expected, free = [], 0.0
-    for time in times:
-        expected.append(max(time, free))
-        free = expected[-1] + SERVICE
-    assert started == pytest.approx(expected, abs=1e-9)
+    for time, work in zip(times, works, strict=True):
+        free = max(time, free) + work
+        expected.append(free)
+    assert ends(run_of) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5, 1.0])
+def test_many_in_flight_share_the_processor(noise):
+    run_of, times, works = queue(2000, seed=5, in_flight=1024, noise=noise)
+    # In virtual time each of n requests advances by 1/n, so they end in the order of these ends.
+    running, expected, now, virtual = [], {}, 0.0, 0.0
+    for i, time in enumerate([*times, math.inf]):
+        while running and now + (running[0][0] - virtual) * len(running) <= time:
+            now += (running[0][0] - virtual) * len(running)
+            virtual, first = heapq.heappop(running)
+            expected[first] = now
+        if time < math.inf:
+            virtual += (time - now) / len(running) if running else 0.0
+            now = time
+            heapq.heappush(running, (virtual + works[i], i))
+    assert ends(run_of) == pytest.approx([expected[i] for i in range(len(times))], abs=1e-6)
 
 
 @pytest.mark.parametrize("in_flight", [1, 8])
 def test_littles_law_is_exact(in_flight):
-    run_of, times = queue(5000, seed=3, in_flight=in_flight, noise=0.5)
+    run_of, times, _ = queue(5000, seed=3, in_flight=in_flight, noise=0.5)
     result, spy, _ = spied(run_of)
     (m,) = result.models
     assert spy.live == 0

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from roma.device import predictability
 from roma.device.profile import measure
 from roma.device.program import pages
+from roma.device.registry import SAMPLE, RuntimeKind, make
+from roma.device.registry import save_sample as save_sample_of
 from roma.device.runtimes.tensorflow import TensorFlowRuntime, save_sample
 from roma.domain.actions import BATCHES, ActionStatus, Infer, Load, Unload
 from roma.domain.errors import LaunchError, RomaError, TensorError
@@ -144,3 +147,11 @@ def test_inputs_that_tensorflow_refuses_are_the_clients_fault(runtime):
 def test_what_is_no_model_is_told_by_name(saved, name):
     with pytest.raises((LaunchError, RomaError), match=name):
         TensorFlowRuntime({name: saved / name})
+
+
+def test_the_sample_model_runs(tmp_path):
+    kind = RuntimeKind.TENSORFLOW
+    runtime = make(kind, save_sample_of(kind, tmp_path), "cpu", 1)
+    (row,) = predictability.run(runtime, SAMPLE, batch=4, runs=3)
+    assert row.runs == 3
+    runtime.close()

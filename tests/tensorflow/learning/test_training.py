@@ -56,14 +56,12 @@ def learned(rounds, seed=1, **changes):
     return training.train(task(), training.empty(task(), [("a", 1)]), course, told)
 
 
-@pytest.mark.long
 def test_an_optimum_that_is_known_is_found():
     found = learned(60)
     assert found.training.teacher < 0.6
     assert score(task(), found, 77) == pytest.approx(0.75, abs=0.02)
 
 
-@pytest.mark.long
 def test_the_same_seed_is_the_same_file(tmp_path):
     for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
         save(learned(2, seed), tmp_path / name)

@@ -1,9 +1,7 @@
-"""A whole day in virtual time: what people look at takes no more memory at its end."""
+"""Two hours in virtual time: once its rings are full, the dashboard takes no more memory."""
 
 import gc
 import sys
-
-import pytest
 
 from controllers import registry
 from roma.domain.exchange import ExchangeReply, ExecutorReport
@@ -14,17 +12,18 @@ from supervisor.core import Supervisor
 from supervisor.executables import Managed, Reading
 from tests.unit.dashboard.reports import report
 
-DAY = 86_400
+END = 7_200
 PERIOD = 2
 FILLED = 2_000
 """Seconds after which every ring is full."""
+SCATTER = 100
+"""Blocks of memory that come and go; one more at each tick would be 2,600."""
 
 SPEC = ModelSpec("m", Sla(0.5), 1.0)
 EXECUTOR = ExecutorSpec("m@w", Device.CPU, ("m",), worker="w")
 
 
-@pytest.mark.long
-def test_a_day_of_decisions_and_looks_takes_the_memory_of_its_first_half_hour():
+def test_decisions_and_looks_take_no_more_memory_after_the_first_half_hour():
     core = Supervisor(
         [Managed("m@w", SPEC, 0.1, 4.0, initial=1.0)],
         registry.build("late_share", {}),
@@ -33,7 +32,7 @@ def test_a_day_of_decisions_and_looks_takes_the_memory_of_its_first_half_hour():
     board = Dashboard("demo")
     worker = Worker("w", "http://w", True, mode="control")
     early = 0
-    for second in range(PERIOD, DAY + 1, PERIOD):
+    for second in range(PERIOD, END + 1, PERIOD):
         rate = 10 + second % 7
         now = report(
             arrivals=rate * second,
@@ -53,5 +52,5 @@ def test_a_day_of_decisions_and_looks_takes_the_memory_of_its_first_half_hour():
             early = sys.getallocatedblocks()
     gc.collect()
     late = sys.getallocatedblocks()
-    assert late < 1.02 * early
+    assert late < early + SCATTER
     assert board.history.samples == core.status["m@w"].decisions.maxlen == 900
