@@ -11,8 +11,9 @@ tensor added.
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -184,7 +185,7 @@ def plain(array: Array, *, as_bytes: bool = False) -> Any:
 
 def _decode_whole(value: Any, spec: ServingTensorSpec) -> Array | None:
     """Return the array if NumPy alone converts it correctly, else None."""
-    if spec.dtype not in _KINDS:
+    if spec.dtype not in _KINDS or _may_hold_text(value):
         return None
     try:
         array = np.array(value)
@@ -199,6 +200,20 @@ def _decode_whole(value: Any, spec: ServingTensorSpec) -> Array | None:
             return None
     with np.errstate(over="ignore"):
         return array.astype(target)
+
+
+def _may_hold_text(value: Any) -> bool:
+    """Return whether text is among the leaves: NumPy would make every number as long as it."""
+    leaves: Iterable[Any] = value if isinstance(value, list) else (value,)
+    inner = value
+    for _ in range(MAX_RANK):
+        if not (isinstance(inner, list) and inner and isinstance(inner[0], list)):
+            break
+        leaves, inner = chain.from_iterable(leaves), inner[0]
+    try:
+        return str in map(type, leaves)
+    except TypeError:  # ragged
+        return True
 
 
 def _walk(

@@ -178,6 +178,21 @@ def test_a_long_string_in_a_bad_body_takes_no_memory_for_a_way_back(body):
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("item", [1, [1], [[1, 1]]], ids=["flat", "rows", "deep"])
+def test_a_long_string_among_numbers_is_refused_and_does_not_stretch_them(item):
+    items = json.dumps([item] * 1001)
+    place = items.rindex("1")
+    text = json.dumps("a" * 2**12)
+    document = jsontext.parse(f'{{"inputs": {items[:place]}{text}{items[place + 1 :]}}}'.encode())
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestError, match="Type: String is not of expected type: float"):
+            tfjson.decode_predict(document, DEEP)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_string_that_never_ends_is_looked_at_once():
     text = '"' + r"\"" * 1000
     (match,) = jsontext.STRING_OR_LITERAL.finditer(text)
