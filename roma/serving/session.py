@@ -26,6 +26,10 @@ from roma.tensors import frameworks
 from roma.tensors.arrays import Array, ServingSignature, ServingTensorSpec
 
 SERVE_TAG = "serve"
+
+MAX_TEXT_RANK = 32
+"""Most dimensions of a tensor of strings: TensorFlow reads one with more beyond its memory."""
+
 _IMPORTING = threading.Lock()
 _Run = Callable[[Mapping[str, Array]], dict[str, Array]]
 
@@ -56,6 +60,7 @@ class LoadedModel:
         """Compute a signature's outputs, by name; raises RequestError with TensorFlow's code."""
         import tensorflow as tf  # noqa: PLC0415
 
+        _check_ranks(inputs)
         try:
             return self._callables[signature](inputs)
         except tf.errors.OpError as error:
@@ -159,6 +164,13 @@ def _callable(session: Any, definition: Any) -> _Run:
         }
 
     return call
+
+
+def _check_ranks(inputs: Mapping[str, Array]) -> None:
+    for name, array in inputs.items():
+        if array.dtype == np.object_ and array.ndim > MAX_TEXT_RANK:
+            bound = f"expected at most {MAX_TEXT_RANK} of a tensor of strings"
+            raise RequestError(f'Input "{name}" has {array.ndim} dimensions, {bound}')
 
 
 def _can_run(definition: Any) -> bool:

@@ -154,6 +154,20 @@ async def test_text_and_bytes_in_and_out(serving):
             assert await client.post("/v1/models/echo:predict", body) == (200, expected)
 
 
+async def test_text_with_more_dimensions_than_tensorflow_reads_is_refused(serving):
+    def nested(rank):
+        return json.loads("[" * rank + '"a"' + "]" * rank)
+
+    async with serving("echo") as client:
+        assert (await client.post("/v1/models/echo:predict", {"inputs": nested(32)}))[0] == 200
+        refused = 'Input "s" has 33 dimensions, expected at most 32 of a tensor of strings'
+        answer = await client.post("/v1/models/echo:predict", {"inputs": nested(33)})
+        assert answer == (400, {"error": refused})
+        text = {"name": "s", "datatype": "BYTES", "shape": [1] * 33, "data": ["a"]}
+        answer = await client.post("/v2/models/echo/infer", {"inputs": [text]})
+        assert answer == (400, {"error": refused})
+
+
 async def test_classify_and_regress(serving):
     async with serving("examples", "half") as client:
         two = {"context": {"shared": 0.25}, "examples": [{"x": 0.5}, {"x": [0.25]}]}
