@@ -53,6 +53,8 @@ MAX_WAITING_BYTES = 512 * 2**20
 """Most bytes of inputs that wait or are executed, which the device keeps in its memory (§5.2)."""
 MAX_DETAIL = 1000
 """Most characters of an error that are reported."""
+ENDS = "the worker is ending"
+"""Detail of an action that is not begun because the worker ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -142,7 +144,11 @@ class DeviceRunner:
     async def stop(self, limit: float) -> bool:
         """Wait for running actions; return whether they ended within `limit` seconds."""
         self._is_ending = True
-        self._core.drop()
+        now = time.monotonic()
+        for task in self._dropped():
+            if task.reply is not None:
+                outcome = ActionOutcome(task.message.action.id, ActionStatus.ENDING, now, now, ENDS)
+                task.reply(ActionResult(outcome))
         self._alarm.stop()
         until = time.monotonic() + limit
         # In the order of an INFER's steps: each step hands its result to the next.
@@ -186,13 +192,19 @@ class DeviceRunner:
 
     def drop(self) -> None:
         """Drop waiting actions and the replies of running ones: their dispatcher disconnected."""
-        for number in [*self._core.drop(), *(action.id for action in self._group)]:
-            self._bytes -= self._tasks.pop(number).size
-        self._group.clear()
+        self._dropped()
         self._kept.clear()
         for task in self._tasks.values():
             task.reply = None
         self._alarm.set(None)
+
+    def _dropped(self) -> "list[_Task]":
+        """Drop waiting actions, and return them."""
+        numbers = [*self._core.drop(), *(action.id for action in self._group)]
+        tasks = [self._tasks.pop(number) for number in numbers]
+        self._bytes -= sum(task.size for task in tasks)
+        self._group.clear()
+        return tasks
 
     async def quiet(self) -> None:
         """Wait until no action runs."""
@@ -204,7 +216,7 @@ class DeviceRunner:
     def _refusal(self, message: Submit, size: int) -> tuple[ActionStatus, str] | None:
         """Return the status and reason if an action must be refused; raises TensorError."""
         if self._is_ending:
-            return ActionStatus.ENDING, "the worker is ending"
+            return ActionStatus.ENDING, ENDS
         held = len(self._tasks) + len(self._kept)
         if held >= self._max_waiting and not isinstance(message.action, Discard):
             return ActionStatus.BUSY, f"actions = {held}: must be < {self._max_waiting}"

@@ -40,6 +40,7 @@ from roma.domain.events import (
     ExecutionMissed,
     ExecutionUnreachable,
     ExecutorReady,
+    ExecutorSuspected,
     Fail,
     LoadEnded,
     LoadModel,
@@ -301,6 +302,7 @@ class PlannedDevice:
         if command is None:
             raise WireError(f"action {outcome.id}: was not asked for")
         status = outcome.status
+        self._suspect_if_ending(status)
         match command:
             case Execute():
                 self.actions["infer", status] += 1
@@ -327,6 +329,10 @@ class PlannedDevice:
                 is_wrong = status is ActionStatus.NOT_LOADED
             if is_wrong:
                 self._client.drop(f"its state is not what it should be: {told}")
+
+    def _suspect_if_ending(self, status: ActionStatus) -> None:
+        if status is ActionStatus.ENDING and self.name in self._driver.core.executors:
+            self._driver.handle(ExecutorSuspected(self.name))  # it begins nothing more
 
     def _compare(self, kind: str, outcome: ActionOutcome, predicted: float) -> None:
         if outcome.status is ActionStatus.OK:

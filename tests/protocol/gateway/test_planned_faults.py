@@ -75,6 +75,25 @@ async def test_a_worker_that_dies_in_a_batch_and_comes_back_empty(deployment):
     assert deployment.worker.runtime.loaded == ["m"]
 
 
+async def test_a_worker_that_ends_answers_what_runs_and_is_asked_for_nothing_more(deployment):
+    runtime = deployment.worker.runtime
+    running, waiting = await deployment.fill(gate=runtime.gate)
+    late = deployment.ask((3, 3))
+    await deployment.waiting(1)
+    asked = len(deployment.tap.asked)
+    ending = asyncio.ensure_future(deployment.worker.server.stop(60.0))
+    await deployment.harness.until(lambda: deployment.executor.suspected)
+    assert len(deployment.tap.asked) == asked
+    runtime.gate.set()
+    assert await ending
+    assert await told(running) == (200, {"predictions": doubled((0, 0))})
+    for asking in (waiting, late):
+        status, words = await told(asking)
+        assert status == 503
+        assert "no executable of model m is left" in words
+    assert deployment.harness.queue.failed == 0
+
+
 async def test_a_worker_that_is_late_skips_and_the_next_request_is_served(harness):
     deployment = await PlannedDeployment(harness).open(worker={}, deadline=0.4)
     assert (await told(deployment.ask((0, 0))))[0] in (200, 504)  # 504: a machine that was busy
