@@ -81,7 +81,7 @@ async def test_a_flood_of_rejections_and_failures_is_few_lines(harness, caplog):
     statuses = [status for status, _, _ in answers]
     assert statuses.count(429) >= 50
     assert statuses.count(502) >= 1
-    assert len(caplog.records) <= 4  # rejected, failed, the executable's timeout; and a spare one
+    assert len(caplog.records) <= 10  # a few kinds of lines, each once a second
     await harness.running.aclose()
     counts = [getattr(record, "suppressed", 0) for record in lines(caplog)]
     assert counts.count(0) + sum(counts) == 60  # none is lost
