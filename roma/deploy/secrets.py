@@ -59,7 +59,7 @@ def gateway(config: Config) -> dict[str, Any]:
     g = config.gateway
     found: dict[str, Any] = {}
     if g.keys is not None or _makes_keys(g):
-        found["keys"] = INSIDE / "keys" / (g.keys or Path("keys.yaml")).name
+        found["keys"] = _inside("keys", g.keys) if g.keys else INSIDE / "keys" / "keys.yaml"
     if g.tls is not None:
         inside = {name: _inside(name, path) for name, path in _tls(g.tls)}
         found["tls"] = TlsConfig(**inside)
@@ -121,7 +121,7 @@ def _tls(tls: TlsConfig) -> list[tuple[str, Path]]:
 
 
 def _inside(key: str, path: Path) -> Path:
-    return INSIDE / key.removeprefix("tls.") / path.name
+    return INSIDE / key.removeprefix("tls.") / path.resolve().name
 
 
 def _mount(name: str, inside: Path) -> str:

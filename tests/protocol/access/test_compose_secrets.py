@@ -2,6 +2,7 @@
 
 import errno
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -166,3 +167,16 @@ def test_what_cannot_be_mounted_is_named(tmp_path, more, message):
     file.write_text(FILE + more)
     with pytest.raises(ConfigError, match=message):
         render(schema.load(file), file, tmp_path)
+
+
+def test_a_link_s_file_is_found_inside(tmp_path):
+    """As certbot has them: the folder of the file is mounted, which has another name there."""
+    real = tmp_path / "archive" / "keys1.yaml"
+    real.parent.mkdir()
+    real.write_text("keys: {}\n")
+    (tmp_path / "keys.yaml").symlink_to(real)
+    _, services, _ = rendered(tmp_path, "gateway: {keys: keys.yaml}")
+    inside = schema.load(tmp_path / "deployed.yaml").gateway.keys
+    mounts = [v for v in services["dispatcher"]["volumes"] if isinstance(v, dict)]
+    (mounted,) = (m for m in mounts if m["target"] == str(inside.parent))
+    assert (Path(mounted["source"]) / inside.name).samefile(real)
