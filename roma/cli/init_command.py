@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import re
 from pathlib import Path
 from typing import Annotated
@@ -70,17 +71,14 @@ def command(
     ),
 ) -> None:
     """Write a roma.yaml for the model in DIR, after measuring what one request of it costs."""
-    name = name or re.sub(r"[^A-Za-z0-9._-]", "-", model.resolve().name)
+    at = Path(os.path.realpath(model))
+    name = name or re.sub(r"[^A-Za-z0-9._-]", "-", at.name)
     if any("\ud800" <= c <= "\udfff" for c in str(model)):
         raise ConfigError(f"DIR = {str(model)!a}: must be UTF-8, as roma.yaml is")
-    if out.exists():
-        raise ConfigError(f"out = {out}: exists already: name another one")
-    folder = out.resolve().parent
-    if not folder.is_dir():
-        raise ConfigError(f"out = {out}: cannot be written: {folder} is no directory")
+    folder = _folder(out)
     cores = machine.available_cores()
     reserved = round(RESERVED * cores, 1)
-    draft = _draft(name, model.resolve(), cores, reserved, response_time or 1.0, port)
+    draft = _draft(name, at, cores, reserved, response_time or 1.0, port)
     given = {} if body is None else {name: inputs.from_file(body, f"--body = {body}")}
     found = asyncio.run(_measured(draft, cores, given, seconds))
     alone = found.points[0].response_time
@@ -102,6 +100,23 @@ def command(
         raise ConfigError(f"out = {out}: cannot be written: {error.strerror}") from error
     print(text, end="")
     print(f"\nwrote {out}: check it with `roma config check {out}`, start it with `roma up {out}`")
+
+
+def _folder(out: Path) -> Path:
+    """Return the directory of a file to write; raise ConfigError if it cannot be written."""
+    if out.exists():
+        raise ConfigError(f"out = {out}: exists already: name another one")
+    file = Path(os.path.realpath(out))
+    fault = ""
+    if file.is_symlink():
+        fault = "its links form a circle"
+    elif not file.parent.is_dir():
+        fault = f"{file.parent} is no directory"
+    elif not os.access(file.parent, os.W_OK):
+        fault = f"{file.parent} is read-only for this user"
+    if fault:
+        raise ConfigError(f"out = {out}: cannot be written: {fault}")
+    return file.parent
 
 
 def _scalar(text: str) -> str:

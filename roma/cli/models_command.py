@@ -154,7 +154,7 @@ def _given(values: MutableMapping[str, Any]) -> dict[str, Any]:
 
 def _beside(file: Path, path: Path) -> str:
     """Return a path as roma.yaml means it: relative to its own directory, not to a link's."""
-    return os.path.relpath(path.absolute(), file.resolve().parent)
+    return os.path.relpath(path.absolute(), os.path.dirname(os.path.realpath(file)))
 
 
 def _edited(file: Path, change: Callable[[Document], None]) -> Config:

@@ -8,6 +8,7 @@ Prometheus and Grafana, and the secrets (`roma/deploy/secrets.py`). Each contain
 own.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -370,7 +371,7 @@ def _files(model: ModelConfig, target: str, out: Path) -> str | dict[str, Any]:
     if model.volume is not None:
         return f"{model.volume}:{target}:ro"
     assert model.path is not None  # guaranteed by config
-    below = model.path.resolve()
-    base = out.resolve()
+    below = Path(os.path.realpath(model.path))
+    base = os.path.realpath(out)
     source = f"./{below.relative_to(base)}" if below.is_relative_to(base) else str(below)
     return bind(source, target)

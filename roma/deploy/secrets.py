@@ -11,6 +11,7 @@ since the users inside containers differ from the host's. Directories are mounte
 that is replaced would stay the old one in its container.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def refuse(config: Config, source: Path) -> None:
         if (path := getattr(config.tokens, name)) is not None:
             raise ConfigError(f"tokens.{name} = {path}: must be absent: rendering makes its own")
     for key, path in _own(config.gateway):
-        if path.resolve().parent == source.resolve().parent:
+        if _real(path).parent == _real(source).parent:
             bound = "in a directory of its own: the dispatcher sees all that is beside it"
             raise ConfigError(f"gateway.{key} = {path}: must be {bound}")
 
@@ -73,7 +74,7 @@ def of_dispatcher(config: Config) -> list[str | dict[str, Any]]:
     if _makes_keys(g):
         mounts.append(_mount("keys", INSIDE))
     return mounts + [
-        bind(str(path.resolve().parent), str(_inside(name, path).parent)) for name, path in _own(g)
+        bind(str(_real(path).parent), str(_inside(name, path).parent)) for name, path in _own(g)
     ]
 
 
@@ -121,7 +122,12 @@ def _tls(tls: TlsConfig) -> list[tuple[str, Path]]:
 
 
 def _inside(key: str, path: Path) -> Path:
-    return INSIDE / key.removeprefix("tls.") / path.resolve().name
+    return INSIDE / key.removeprefix("tls.") / _real(path).name
+
+
+def _real(path: Path) -> Path:
+    """Return where links lead, as far as they lead: `resolve` raises for a circle."""
+    return Path(os.path.realpath(path))
 
 
 def _mount(name: str, inside: Path) -> str:

@@ -14,7 +14,7 @@ from roma.domain.units import milliseconds
 
 def check_writable(file: Path, source: Path) -> None:
     """Raise ConfigError, before measuring, if `file` cannot take the profile of `source`."""
-    if file.resolve() == source.resolve():
+    if os.path.realpath(file) == os.path.realpath(source):
         raise ConfigError(f"--out = {file}: must be another file than the one that is read")
     if file.is_dir() or not os.access(file.parent, os.W_OK):
         raise ConfigError(f"--out = {file}: must be a file in a directory that can be written")

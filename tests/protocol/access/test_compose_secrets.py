@@ -180,3 +180,11 @@ def test_a_link_s_file_is_found_inside(tmp_path):
     mounts = [v for v in services["dispatcher"]["volumes"] if isinstance(v, dict)]
     (mounted,) = (m for m in mounts if m["target"] == str(inside.parent))
     assert (Path(mounted["source"]) / inside.name).samefile(real)
+
+
+def test_links_in_a_circle_are_mounted_as_they_are(tmp_path):
+    (tmp_path / "own").mkdir()
+    link = tmp_path / "own" / "keys.yaml"
+    link.symlink_to(link)
+    _, services, _ = rendered(tmp_path, "gateway: {keys: own/keys.yaml}")
+    assert str(link.parent) in str(services["dispatcher"]["volumes"])

@@ -78,6 +78,16 @@ def test_a_folder_that_is_missing_is_named_before_anything_is_measured(demo_mode
     )
 
 
+def test_links_in_a_circle_are_named_before_anything_is_measured(demo_models, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    done = roma("init", str(demo_models["digits"]), "--out", "loop", cwd=tmp_path)
+    why = "out = loop: cannot be written: its links form a circle"
+    assert (done.returncode, done.stderr.strip()) == (2, why)
+    done = roma("init", "loop", cwd=tmp_path)
+    why = f"models.loop.path = {tmp_path}/loop: Too many levels of symbolic links"
+    assert (done.returncode, done.stderr.strip()) == (2, why)
+
+
 def test_a_folder_without_a_version_is_refused_before_anything_is_measured(tmp_path):
     (tmp_path / "wine").mkdir()
     done = roma("init", "wine", cwd=tmp_path)

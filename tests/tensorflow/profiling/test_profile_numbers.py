@@ -112,6 +112,8 @@ def test_a_file_that_cannot_be_written_is_named_before_anything_is_measured(tmp_
         with pytest.raises(ConfigError, match=f"--out = {out}: must be"):
             report.check_writable(out, source)
     report.check_writable(tmp_path / "p.yaml", source)
+    (tmp_path / "loop").symlink_to("loop")
+    report.check_writable(tmp_path / "loop", source)  # what is written takes its place
 
 
 def test_the_tables_name_every_point_and_every_model(measured):

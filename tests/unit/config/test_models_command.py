@@ -74,6 +74,13 @@ def test_a_link_stays_and_what_it_leads_to_is_edited(file, tmp_path):
     assert [p.name for p in link.parent.iterdir()] == ["roma.yaml"]
 
 
+def test_links_in_a_circle_are_named(tmp_path):
+    link = tmp_path / "roma.yaml"
+    link.symlink_to(link)
+    with pytest.raises(ConfigError, match="cannot be written: its links form a circle"):
+        models("add", link, "d", "--path", tmp_path, "--response-time", "0.5")
+
+
 def test_edits_wait_for_each_other(file):
     def edit(name):
         with config_edit.file_edit.alone(file):
