@@ -53,8 +53,8 @@ MAX_WAITING_BYTES = 512 * 2**20
 """Most bytes of inputs that wait or are executed, which the device keeps in its memory (§5.2)."""
 MAX_DETAIL = 1000
 """Most characters of an error that are reported."""
-ENDS = "the worker is ending"
-"""Detail of an action that is not begun because the worker ends."""
+SHUTTING_DOWN = "the device is shutting down"
+"""Detail of an action that is not begun for this reason."""
 
 _log = logging.getLogger(__name__)
 
@@ -145,10 +145,10 @@ class DeviceRunner:
         """Wait for running actions; return whether they ended within `limit` seconds."""
         self._is_ending = True
         now = time.monotonic()
-        for task in self._dropped():
+        for task in self._take_waiting():
             if task.reply is not None:
-                outcome = ActionOutcome(task.message.action.id, ActionStatus.ENDING, now, now, ENDS)
-                task.reply(ActionResult(outcome))
+                number, status = task.message.action.id, ActionStatus.ENDING
+                task.reply(ActionResult(ActionOutcome(number, status, now, now, SHUTTING_DOWN)))
         self._alarm.stop()
         until = time.monotonic() + limit
         # In the order of an INFER's steps: each step hands its result to the next.
@@ -192,14 +192,14 @@ class DeviceRunner:
 
     def drop(self) -> None:
         """Drop waiting actions and the replies of running ones: their dispatcher disconnected."""
-        self._dropped()
+        self._take_waiting()
         self._kept.clear()
         for task in self._tasks.values():
             task.reply = None
         self._alarm.set(None)
 
-    def _dropped(self) -> "list[_Task]":
-        """Drop waiting actions, and return them."""
+    def _take_waiting(self) -> "list[_Task]":
+        """Remove the actions that have not begun, and return them."""
         numbers = [*self._core.drop(), *(action.id for action in self._group)]
         tasks = [self._tasks.pop(number) for number in numbers]
         self._bytes -= sum(task.size for task in tasks)
@@ -216,7 +216,7 @@ class DeviceRunner:
     def _refusal(self, message: Submit, size: int) -> tuple[ActionStatus, str] | None:
         """Return the status and reason if an action must be refused; raises TensorError."""
         if self._is_ending:
-            return ActionStatus.ENDING, ENDS
+            return ActionStatus.ENDING, SHUTTING_DOWN
         held = len(self._tasks) + len(self._kept)
         if held >= self._max_waiting and not isinstance(message.action, Discard):
             return ActionStatus.BUSY, f"actions = {held}: must be < {self._max_waiting}"

@@ -44,7 +44,7 @@ def verdict(
     """Return the verdict, one sentence per item."""
     judged = [s for s in found if s.kept is not None]
     if not judged:
-        return ["No request ended while this was recorded, so no promise was put to the test."]
+        return ["No request counted while this was recorded, so no promise was put to the test."]
     broken = sorted((s for s in judged if not s.kept), key=lambda s: -s.broken_share)
     kept = len(judged) - len(broken)
     said = [f"{kept} of {len(judged)} {_plural('promise', len(judged))} kept."]
@@ -58,7 +58,7 @@ def verdict(
         said.append("There was no second in which one was broken.")
     idle = len(found) - len(judged)
     if idle:
-        said.append(f"Of {idle} {_plural('model', idle)} no request ended.")
+        said.append(f"Of {idle} {_plural('model', idle)} no request counted.")
     return said
 
 

@@ -20,6 +20,7 @@ from roma.tensors.tfjson import Layout, encode_predict
 from tests.protocol.gateway.conftest import GatewayHarness
 from tests.support.planned import TIMES, PlannedDeployment
 from tests.support.program import Program
+from tests.support.saved_models import text_and_numbers
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,22 +31,7 @@ def saved(tmp_path_factory):
     tf = session.import_tensorflow()
     root = tmp_path_factory.mktemp("saved")
     save_sample(root / "dense" / "1")
-    module = tf.Module()
-    module.scale = tf.Variable([1.0, 10.0, 100.0])
-
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None], tf.string, name="text"),
-            tf.TensorSpec([None, 3], tf.float64, name="numbers"),
-        ]
-    )
-    def serve(text, numbers):
-        scaled = numbers * tf.cast(module.scale, tf.float64)
-        return {
-            "twice_bytes": tf.strings.join([text, text]),
-            "total": tf.reduce_sum(tf.sin(scaled), axis=1),
-        }
-
+    module, serve = text_and_numbers(tf)
     tf.saved_model.save(module, str(root / "mixed" / "1"), signatures={"serving_default": serve})
     return root
 

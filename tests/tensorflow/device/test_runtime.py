@@ -12,6 +12,7 @@ from roma.device.runtimes.tensorflow import TensorFlowRuntime, save_sample
 from roma.domain.actions import BATCHES, ActionStatus, Infer, Load, Unload
 from roma.domain.errors import LaunchError, RomaError, TensorError
 from roma.serving import session
+from tests.support.saved_models import text_and_numbers
 
 
 @pytest.fixture(scope="session")
@@ -20,18 +21,7 @@ def saved(tmp_path_factory):
     tf = session.import_tensorflow()
     root = tmp_path_factory.mktemp("saved")
     save_sample(root / "dense" / "1")
-    module = tf.Module()
-    module.scale = tf.Variable([1.0, 10.0, 100.0])
-
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None], tf.string, name="text"),
-            tf.TensorSpec([None, 3], tf.float64, name="numbers"),
-        ]
-    )
-    def serve(text, numbers):
-        scaled = numbers * tf.cast(module.scale, tf.float64)
-        return {"twice": tf.strings.join([text, text]), "total": tf.reduce_sum(scaled, axis=1)}
+    module, serve = text_and_numbers(tf)
 
     @tf.function(input_signature=[tf.TensorSpec([2, 3], tf.float32, name="x")])
     def pair(x):

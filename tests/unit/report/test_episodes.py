@@ -202,7 +202,7 @@ def test_the_verdict_names_who_broke_it_when_and_why(run):
 @pytest.mark.parametrize(
     ("seconds", "first"),
     [
-        (calm_but({}, answered=0, response=None), "No request ended"),
+        (calm_but({}, answered=0, response=None), "No request counted"),
         (calm_but({}), "1 of 1 promise kept."),
         (calm_but({5: {"refused": 20}}, statistic="mean"), "1 of 1 promise kept."),
         (calm_but({}, refused=20, statistic="mean"), "0 of 1 promise kept."),
