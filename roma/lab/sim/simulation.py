@@ -17,42 +17,22 @@ from dispatcher import reports
 from dispatcher.assembly import build_core as build_dispatcher
 from roma.config.placement import executables
 from roma.config.workers import WorkerConfig
-from roma.domain.actions import (
-    ActionOutcome,
-    ActionStatus,
-    Capabilities,
-    Discard,
-    Infer,
-    Load,
-    Unload,
-)
-from roma.domain.errors import ConfigError
+from roma.domain.actions import Capabilities
 from roma.domain.events import (
-    Abort,
     Command,
     CoresApplied,
-    CoresNeeded,
-    DiscardResults,
     Event,
     Execute,
-    ExecutionEnded,
-    ExecutionMissed,
-    ExecutorAdded,
     ExecutorLost,
     ExecutorReady,
-    Fail,
-    LoadEnded,
-    LoadModel,
-    Reject,
+    Reason,
     RequestArrived,
-    UnloadModel,
-    Woken,
 )
-from roma.domain.events import Result as Ended
 from roma.domain.model import Request
 from roma.lab.sim.agenda import Agenda
 from roma.lab.sim.decision_log import PERIOD, SimDecisionLog, Write
 from roma.lab.sim.devices import Noise, SimulatedDevices
+from roma.lab.sim.driver import SimulatedDriver
 from roma.lab.sim.result import ModelResult, SimulationResult, TickSample
 from roma.lab.sim.scenario import ExecutorFault, Scenario, SupervisorFault, seed_of
 from roma.lab.sim.tally import Tally
@@ -62,8 +42,6 @@ from supervisor.core import EARLIEST, Supervisor
 from supervisor.executables import Apply, Reading
 
 DISPATCHER = "dispatcher"
-
-_OK = Ended.OK  # reading a member of an Enum costs 70 ns in Python 3.11
 
 
 @dataclass(slots=True)
@@ -86,7 +64,7 @@ class _Worker:
     due: float = math.inf
 
 
-class Simulation:
+class Simulation(SimulatedDriver):
     """A run; `trace(time, command)` sees every command, `record` keeps the data for figures.
 
     `decision_log` takes a live run's records: every decision, and every model once a second.
@@ -101,14 +79,15 @@ class Simulation:
         decision_log: Write | None = None,
     ) -> None:
         config = scenario.config
-        self.agenda = Agenda()
+        agenda = Agenda()
         # Cores that follow a script follow no load.
         reaction = None if scenario.script is None else 0.0
-        self.dispatcher = build_dispatcher(config, reaction=reaction)
+        dispatcher = build_dispatcher(config, reaction=reaction)
+        super().__init__(dispatcher, agenda, self._planned(scenario, agenda))
         self.world = World(
             config,
             scenario.profiles,
-            self.agenda,
+            agenda,
             self._on_end,
             burst=scenario.burst,
             is_coarse=scenario.is_coarse,
@@ -124,11 +103,8 @@ class Simulation:
         )
         self._samples: list[TickSample] = []
         self._ids = itertools.count(1)
-        self._devices = self._planned(scenario)
         # Pending requests: tally, arrival time and size (a standard normal) by request.
         self._open: dict[int, tuple[Tally, float, float]] = {}
-        self._running: dict[int, tuple[int, ...]] = {}
-        self._timer_at = math.inf
         # Sizes are drawn at arrival, in the order of arrival: the same for every law and policy.
         self._draw = random.Random(seed_of(scenario.seed, -1)).gauss
         self._tallies = {
@@ -136,13 +112,13 @@ class Simulation:
             for spec in config.model_specs
         }
 
-    def _planned(self, scenario: Scenario) -> SimulatedDevices | None:
+    def _planned(self, scenario: Scenario, agenda: Agenda) -> SimulatedDevices | None:
         """Return the planned devices, if the configuration has any."""
         config, plant = scenario.config, scenario.config.plant
         if plant is None or not scenario.devices:
             return None
         return SimulatedDevices(
-            self.agenda,
+            agenda,
             {e.name: scenario.devices for e in executables(config)},
             pages=plant.pages,
             latency=config.scheduling.latency,
@@ -168,11 +144,7 @@ class Simulation:
     def _begin(self) -> None:
         scenario = self._scenario
         for executable in executables(scenario.config):
-            name, offer = executable.name, self._offer()
-            if offer is not None and (why := self.dispatcher.refusal(name, offer)) is not None:
-                raise ConfigError(f"device {name}: {why}")
-            self._handle(ExecutorAdded(executable.spec))
-            self._handle(ExecutorReady(name, offer))
+            self._add(executable.spec, self._offer())
         for name, times in scenario.arrivals.items():
             spec = self.dispatcher.queues[name].spec
             stream = _Stream(name, iter(times), spec.deadline, self._tallies[name])
@@ -188,7 +160,7 @@ class Simulation:
         """Return the capabilities of each executable; None if they are no planned devices."""
         scenario = self._scenario
         plant = scenario.config.plant
-        if self._devices is None or plant is None:
+        if self.devices is None or plant is None:
             return None
         return Capabilities(plant.pages, scenario.devices)
 
@@ -210,90 +182,36 @@ class Simulation:
             self._handle(RequestArrived(request))
         self._await_next(stream)
 
-    def _on_outcome(self, outcome: ActionOutcome) -> None:
-        """Take the outcome of an action of a planned device."""
-        number, is_ok = outcome.id, outcome.status is ActionStatus.OK
-        if number == 0:
-            return  # an UNLOAD
-        took = outcome.duration if is_ok else None
-        if number not in self._running:
-            is_missed = outcome.status is ActionStatus.MISSED
-            self._handle(LoadEnded(number, is_ok, took, is_missed))
-        elif is_ok:
-            self._on_end(number, took)
-        else:
-            assert outcome.status is ActionStatus.MISSED, f"an action was wrong: {outcome}"
-            del self._running[number]
-            self._handle(ExecutionMissed(number))
+    def _start(self, command: Execute) -> None:
+        waited_for = self._open
+        sizes = [waited_for[request][2] for request in command.requests]
+        self.world.start(command.execution, command.executor, command.model, sizes)
 
-    def _on_end(self, execution: int, duration: float | None = None) -> None:
-        requests = self._running.pop(execution, None)
-        if requests is None:
-            return  # its executor was lost meanwhile
-        now = self.agenda.now
-        for request in requests:
-            if request not in self._open:
-                continue  # it was refused between two segments
+    def _on_answered(self, request: int, command: Execute) -> None:
+        if request in self._open:  # else it was refused between two segments
             tally, arrived, _ = self._open.pop(request)
+            now = self.agenda.now
             tally.answered(now - arrived, now)
-        self._handle(ExecutionEnded(execution, _OK, duration))
 
-    def _handle(self, event: Event) -> None:
-        """Feed one event and carry out the core's commands."""
-        now = self.agenda.now
-        for command in self.dispatcher.handle(event, now=now):
-            if self._trace is not None:
-                self._trace(now, command)
-            self._carry_out(command, now)
-        wakeup = self.dispatcher.next_wakeup()
-        if wakeup is not None and wakeup < self._timer_at:
-            self._timer_at = wakeup
-            self.agenda.at(wakeup, self._on_timer, wakeup)
+    def _on_refused(self, request: int, reason: Reason | None) -> None:
+        tally, arrived, _ = self._open.pop(request)
+        if reason is None:
+            tally.failure(arrived, self.agenda.now)
+        else:
+            tally.refused(reason, arrived, self.agenda.now)
 
-    def _carry_out(self, command: Command, now: float) -> None:
-        match command:
-            case Execute():
-                execution, requests, waited_for = command.execution, command.requests, self._open
-                self._running[execution] = requests if command.is_last else ()
-                if self._devices is not None:
-                    size, window = command.size, command.window
-                    action = Infer(execution, command.variant, size, *window, command.part)
-                    self._devices.give(command.executor, action)
-                    return
-                sizes = [waited_for[request][2] for request in requests]
-                self.world.start(execution, command.executor, command.model, sizes)
-            case Reject(request, reason):
-                tally, arrived, _ = self._open.pop(request)
-                tally.refused(reason, arrived, now)
-            case Fail(request):
-                tally, arrived, _ = self._open.pop(request)
-                tally.failure(arrived, now)
-            case Abort(execution):
-                del self._running[execution]
-            case LoadModel(number, executor, model, latest):
-                assert self._devices is not None
-                self._devices.give(executor, Load(number, model, now, latest))
-            case UnloadModel(executor, model):
-                assert self._devices is not None
-                self._devices.give(executor, Unload(0, model))
-            case DiscardResults(executor, model, execution):
-                assert self._devices is not None
-                self._devices.give(executor, Discard(0, model, execution))
-            case CoresNeeded(model):
-                self._decide_early(model, now)
-            case _:
-                assert_never(command)
-
-    def _on_timer(self, wakeup: float) -> None:
-        if wakeup == self._timer_at:
-            self._timer_at = math.inf
-            self._handle(Woken())
+    def _decide(self, event: Event) -> list[Command]:
+        commands = super()._decide(event)
+        if self._trace is not None:
+            for command in commands:
+                self._trace(self.agenda.now, command)
+        return commands
 
     # Control
 
-    def _decide_early(self, model: str, now: float) -> None:
+    def _on_cores_needed(self, model: str) -> None:
         """Let the supervisors of a model's executables tick, as `supervisor.live.loop` does."""
-        config = self._scenario.config
+        config, now = self._scenario.config, self.agenda.now
         for executor in self.dispatcher.executors.of(model):
             worker = self.workers[executor.spec.worker]
             if config.decides_early(worker.config):

@@ -91,7 +91,7 @@ def simulated(config, plan):
     start = simulation.world.start
 
     def noting(execution, executor, model, normals):
-        (request,) = simulation._running[execution]
+        (request,) = simulation._running[execution].requests
         sizes[request] = normals[0]
         start(execution, executor, model, normals)
 

@@ -9,8 +9,9 @@ from dispatcher.schedulers.clockwork.policy import Clockwork
 from dispatcher.schedulers.head_of_line import Edf
 from roma.domain.actions import ModelCapabilities
 from roma.domain.events import Reason, Woken
+from roma.lab.experiments.clockwork.runs import THINK_TIME, send_next
 from roma.lab.sim.devices import Noise
-from roma.lab.sim.fleet import CLIENT_THINK_TIME, Fleet
+from roma.lab.sim.fleet import Fleet
 from roma.lab.sim.fleet_plan import FleetPlan
 from tests.support.co_execution import Segments
 
@@ -18,7 +19,8 @@ MODEL = ModelCapabilities(2, 0.020, {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16:
 EXACT = Noise(spread=0.0, stalls=0.0)
 
 
-def fleet(ends, *, models="ab", actions=None, clock=None, **changes):
+def fleet(ends, *, models="ab", actions=None, clock=None, loops=None, **changes):
+    """Return a fleet; `loops` says how many clients of a model send a request after the other."""
     fields = {
         "devices": 1,
         "pages": 100,
@@ -31,7 +33,17 @@ def fleet(ends, *, models="ab", actions=None, clock=None, **changes):
     models = models if isinstance(models, dict) else dict.fromkeys(models, MODEL)
     plan = FleetPlan(models, **fields)
     on_action = None if actions is None else actions.append
-    return Fleet(plan, on_end=ends.append, on_action=on_action, clock=clock)
+
+    def on_end(ended):
+        ends.append(ended)
+        if loops is not None:
+            send_next(run, ended)
+
+    run = Fleet(plan, on_end=on_end, on_action=on_action, clock=clock)
+    for model, clients in (loops or {}).items():
+        for i in range(clients):
+            run.send(model, iter([i * 1e-5]))
+    return run
 
 
 def test_a_cold_request_takes_its_load_its_run_and_the_messages_of_both():
@@ -48,11 +60,10 @@ def test_a_cold_request_takes_its_load_its_run_and_the_messages_of_both():
 
 def test_a_loop_sends_when_it_was_answered():
     ends = []
-    run = fleet(ends, latency=0.0)
-    run.loop("a", 1)
+    run = fleet(ends, latency=0.0, loops={"a": 1})
     run.run(1.0)
     first, second, third, *_ = ends
-    assert third.arrived - second.arrived == pytest.approx(0.010 + CLIENT_THINK_TIME)
+    assert third.arrived - second.arrived == pytest.approx(0.010 + THINK_TIME)
     assert first.is_cold
 
 
@@ -68,9 +79,7 @@ def test_what_cannot_be_in_time_is_refused_and_not_run():
 
 def test_without_noise_actions_take_what_was_predicted():
     ends, actions = [], []
-    run = fleet(ends, actions=actions)
-    run.loop("a", 3)
-    run.loop("b", 5)
+    run = fleet(ends, actions=actions, loops={"a": 3, "b": 5})
     run.run(2.0)
     assert len(actions) > 50
     for action in actions:
@@ -79,8 +88,7 @@ def test_without_noise_actions_take_what_was_predicted():
 
 def test_a_device_that_is_late_skips_and_is_back_on_schedule():
     ends = []
-    run = fleet(ends, deadline=0.1, late=[(1.0, 0, 0.3)])
-    run.loop("a", 16)
+    run = fleet(ends, deadline=0.1, late=[(1.0, 0, 0.3)], loops={"a": 16})
     run.run(5.0)
     late = [end for end in ends if end.reason is None and not end.is_good]
     refused = [end for end in ends if end.reason is not None]
@@ -95,8 +103,7 @@ def test_accidents_leave_no_prediction_behind_that_refuses_everything():
     """Every batch of a second takes twice its SLO; a while later the device is as good as ever."""
     ends = []
     delays = [(1.0 + i / 50, 0, 0.1) for i in range(50)]
-    run = fleet(ends, deadline=0.05, late=delays)
-    run.loop("a", 4)
+    run = fleet(ends, deadline=0.05, late=delays, loops={"a": 4})
     run.run(30.0)
 
     def good(begin, end):
@@ -117,9 +124,8 @@ def test_devices_without_windows_run_one_batch_at_a_time_and_hold_every_model():
 
 def trace(seed):
     ends = []
-    run = fleet(ends, pages=3, models="abc", deadline=0.2, seed=seed, noise=Noise(0.01, 1e-3))
-    for model in "abc":
-        run.loop(model, 4)
+    changes = {"pages": 3, "deadline": 0.2, "seed": seed, "noise": Noise(0.01, 1e-3)}
+    run = fleet(ends, models="abc", loops=dict.fromkeys("abc", 4), **changes)
     run.run(2.0)
     return [(e.model, e.arrived, e.ended, e.reason, e.is_cold) for e in ends]
 

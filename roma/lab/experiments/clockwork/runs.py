@@ -9,12 +9,15 @@ from roma.device.models_table import offers
 from roma.domain.actions import ModelCapabilities
 from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.fleet import CLIENT_THINK_TIME, Fleet
+from roma.lab.sim.fleet import Fleet
 from roma.lab.sim.fleet_plan import Ended, FleetPlan
 from roma.workload.arrivals import poisson_rates
 
 PAGES = 31 * 1024 // 16
 """Pages of a V100's 32 GB, less 1 GB for everything but weights (§5.2)."""
+
+THINK_TIME = 1e-4
+"""Seconds between an answer and the next request of a client that sends one at a time."""
 
 BACK_OFF = 1e-3
 """Seconds after which a client of a closed loop repeats a refused request. Without a pause,
@@ -64,8 +67,7 @@ def simulate(trial: FleetTrial) -> dict[str, Counts]:
         clients, counts = by_model[ended.model]
         counts.add(ended)
         if not clients.rate:
-            pause = CLIENT_THINK_TIME if ended.reason is None else BACK_OFF
-            fleet.send(ended.model, iter((ended.ended + pause,)), clients.slo)
+            send_next(fleet, ended, clients.slo)
 
     fleet = Fleet(trial.plan, on_end=on_end)
     stream = trial.plan.seed * STREAMS
@@ -76,6 +78,12 @@ def simulate(trial: FleetTrial) -> dict[str, Counts]:
                 fleet.send(model, times, clients.slo)
     fleet.run(trial.end)
     return found
+
+
+def send_next(fleet: Fleet, ended: Ended, slo: float | None = None) -> None:
+    """Let a closed loop's client send its next request, after the end of the last."""
+    pause = THINK_TIME if ended.reason is None else BACK_OFF
+    fleet.send(ended.model, iter((ended.ended + pause,)), slo)
 
 
 def _times(clients: Clients, stream: int) -> Iterator[Iterator[float]]:

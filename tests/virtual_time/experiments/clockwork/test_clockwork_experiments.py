@@ -144,9 +144,10 @@ def test_the_time_to_the_last_late_answer_is_that_since_the_disturbance_before_i
 
 def clipper(deadline):
     plan = replace(NAMED["Clipper-like"].plan(deadline, slo.QUIET), seed=1)
-    fleet = Fleet(plan, on_end=lambda ended: None)
+    fleet = Fleet(plan, on_end=lambda ended: runs.send_next(fleet, ended))
     for model in plan.models:
-        fleet.loop(model, 32)
+        for i in range(32):
+            fleet.send(model, iter([i * 1e-5]))
     return fleet, fleet.dispatcher.policies.active[0]
 
 
