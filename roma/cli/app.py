@@ -1,6 +1,7 @@
 """The commands of `roma`: a table of modules, each imported when its command runs.
 
-Exit status: 0 done, 1 failed, 2 the configuration or the machine is wrong.
+Exit status: 0 done, 1 failed, 2 the configuration or the machine is wrong, 128 + N: signal N ended
+it.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from roma.cli import console
+from roma.cli import console, interrupts
 from roma.cli.lazy_group import LazyGroup
 from roma.config import start_failures
 from roma.domain.errors import ConfigError, LaunchError, RomaError
@@ -74,7 +75,8 @@ def main() -> None:
     out = console.prepare()
     logs.apply()
     try:
-        app()
+        with interrupts.ending():
+            app()
     except RomaError as error:
         # What it quotes may come from far; a terminal must not obey it.
         print(*map(logs.escaped, str(error).split("\n")), sep="\n", file=sys.stderr)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from roma.cli import interrupts
 from roma.domain.errors import ConfigError
 
 
@@ -36,7 +37,8 @@ class LazyGroup(TyperGroup):
             raise ConfigError(f"roma {name}: is called roma {self.renamed[name]} since 0.2")
         if name not in self.commands_by_name:
             return super().resolve_command(ctx, args)
-        found = import_module(f"roma.cli.{name.replace('-', '_')}_command").command
+        with interrupts.importing():
+            found = import_module(f"roma.cli.{name.replace('-', '_')}_command").command
         if not isinstance(found, typer.Typer):
             single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             single.command(name)(found)

@@ -16,6 +16,7 @@ from roma.lab.experiments.systems import System
 from roma.lab.experiments.workloads import Workload
 from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.simulation import Simulation
+from roma.telemetry.orphans import die_with_parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,16 @@ class Lab:
 
 
 def _begin_process() -> None:
-    """Leave Ctrl-C to the first process of the terminal, and its objects alone.
+    """Leave Ctrl-C and a hang-up to the first process, end with it, and leave its objects alone.
 
     A forked process must not collect what its parent made: finalisers such as gRPC's wait for
     threads that exist in the parent only.
     """
     gc.freeze()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def clairvoyant_loads(workload: Workload, seed: int) -> dict[str, ModelLoad]:
