@@ -3,6 +3,7 @@
 Figures are objects: pyplot and its global state are not used, and no display is needed.
 """
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from controllers.design.closed_loop import LoopScenario
 from controllers.design.identify import Fit
 from controllers.design.plant import OperatingPoint, Sampling
 from controllers.design.robustness import DEAD_TIMES, PAPER, Controller
+from roma.config import file_edit
 from roma.domain.errors import ConfigError
 
 DPI = 80
@@ -159,9 +161,11 @@ def save(figure: Figure, path: Path) -> Path:
     """Write a PNG without the drawing software's version; raises ConfigError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=DPI, metadata={"Software": None})
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="png", dpi=DPI, metadata={"Software": None})
+        file_edit.output(path, drawn.getvalue())
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error}") from error
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
     return path
 
 

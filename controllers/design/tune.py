@@ -16,7 +16,7 @@ from controllers import registry
 from controllers.design.plant import Plant, error_slope
 from controllers.design.robustness import Controller, Verdict, judge
 from controllers.error import ErrorForm
-from roma.config import yaml_file
+from roma.config import file_edit, yaml_file
 from roma.domain.errors import ConfigError
 
 LEAST_Q = 0.7
@@ -140,9 +140,9 @@ def write(tuning: Tuning, path: Path, source: dict[str, Any], date: str | None =
     text = yaml.safe_dump(tuning.document(source, date), sort_keys=False, allow_unicode=True)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        file_edit.output(path, text)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error}") from error
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def read(path: Path) -> tuple[str, dict[str, float | str]]:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from roma.config import schema, yaml_file
+from roma.config import file_edit, schema, yaml_file
 from roma.config.profile import ModelProfile
 from roma.deploy.model_paths import unservable
 from roma.domain.errors import ConfigError
@@ -94,11 +94,12 @@ def command(
         port=port,
         model=name,
     )
+    print(text, end="", flush=True)
+    _folder(out)  # measuring took its time: another file may be there by now
     try:
-        out.write_text(text, encoding="utf-8")
+        file_edit.output(out, text)
     except OSError as error:
         raise ConfigError(f"out = {out}: cannot be written: {error.strerror}") from error
-    print(text, end="")
     print(f"\nwrote {out}: check it with `roma config check {out}`, start it with `roma up {out}`")
 
 

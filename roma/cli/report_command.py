@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from roma.config import file_edit
 from roma.domain.errors import ConfigError
 from roma.telemetry.logs import escaped
 
@@ -37,7 +38,7 @@ def write(directory: Path, out: Path, title: str | None, pictures: Path | None) 
     try:
         report = build(directory, title=title, pictures=pictures)
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(report.html, encoding="utf-8")
+        file_edit.output(out, report.html)
     except OSError as error:
         raise ConfigError(
             f"roma report: {error.filename or out}: cannot be written: {error.strerror}"

@@ -1,6 +1,7 @@
 """`roma simulate`: the models, promises and loads of a roma.yaml, in virtual time."""
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from roma.cli.console import wide_console
 from roma.cli.loading import checked
 from roma.cli.options import ConfigFile
 from roma.cli.progress import OnProgress, progress
-from roma.config import yaml_file
+from roma.config import file_edit, yaml_file
 from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.domain.errors import ConfigError
@@ -221,11 +222,12 @@ def _save(result: SimulationResult, directory: Path) -> None:
     """Write one CSV per executable: what `roma design identify` fits a plant to."""
     try:
         for name in dict.fromkeys(s.executable for s in result.samples):
-            with (directory / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-                rows = csv.writer(file, lineterminator="\n")
-                rows.writerow(("time", "applied", "response_time", "throughput"))
-                for s in (s for s in result.samples if s.executable == name):
-                    response_time = "" if s.response_time is None else s.response_time
-                    rows.writerow((s.time, s.applied, response_time, s.throughput))
+            text = io.StringIO()
+            rows = csv.writer(text, lineterminator="\n")
+            rows.writerow(("time", "applied", "response_time", "throughput"))
+            for s in (s for s in result.samples if s.executable == name):
+                response_time = "" if s.response_time is None else s.response_time
+                rows.writerow((s.time, s.applied, response_time, s.throughput))
+            file_edit.output(directory / f"{name}.csv", text.getvalue())
     except OSError as error:
         raise ConfigError(f"--record = {directory}: cannot be written: {error}") from error

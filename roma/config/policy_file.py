@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from roma.config import yaml_file
+from roma.config import file_edit, yaml_file
 from roma.config.yaml_file import Fault
 from roma.domain.actions import ModelCapabilities
 from roma.domain.errors import ConfigError
@@ -205,9 +205,9 @@ def save(policy: Policy, path: Path) -> None:
     data = policy.model_dump(mode="json")
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
     try:
-        path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        file_edit.output(path, "{\n" + ",\n".join(lines) + "\n}\n")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error}") from error
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _listed(variants: Sequence[tuple[str, float]]) -> str:

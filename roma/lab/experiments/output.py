@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from roma.config import file_edit
 from roma.domain.errors import ConfigError
 from roma.lab.experiments.base import Output, Picture, Table
 
@@ -69,7 +70,7 @@ def save(output: Output, directory: Path, *, vector: bool = True) -> list[Path]:
         for table in output.tables:
             for suffix, text in ((".csv", _csv(table)), (".md", markdown(table))):
                 path = directory / f"{table.name}{suffix}"
-                path.write_text(text, encoding="utf-8")
+                file_edit.output(path, text)
                 written.append(path)
         for picture in output.pictures:
             written += _save_picture(picture, directory, vector)
@@ -139,6 +140,9 @@ def _save_picture(picture: Picture, directory: Path, vector: bool) -> list[Path]
         path = directory / f"{picture.name}{suffix}"
         # Without a date and with fixed ids, the same run gives the same file.
         with mpl.rc_context({"svg.hashsalt": picture.name, "svg.fonttype": "none"}):
-            figure.savefig(path, dpi=DPI, metadata={"Date": None} if suffix == ".svg" else None)
+            nothing = {"Date": None} if suffix == ".svg" else None
+            drawn = io.BytesIO()
+            figure.savefig(drawn, format=suffix[1:], dpi=DPI, metadata=nothing)
+        file_edit.output(path, drawn.getvalue())
         written.append(path)
     return written

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from rich.table import Table
 
+from roma.config import file_edit
 from roma.config.profile import Profiles
 from roma.domain.errors import ConfigError
 from roma.domain.units import milliseconds
@@ -16,7 +17,7 @@ def check_writable(file: Path, source: Path) -> None:
     """Raise ConfigError, before measuring, if `file` cannot take the profile of `source`."""
     if os.path.realpath(file) == os.path.realpath(source):
         raise ConfigError(f"--out = {file}: must be another file than the one that is read")
-    if file.is_dir() or not os.access(file.parent, os.W_OK):
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise ConfigError(f"--out = {file}: must be a file in a directory that can be written")
 
 
@@ -24,12 +25,9 @@ def write(profiles: Profiles, file: Path, command: str) -> None:
     """Write a profile for `roma.config.profile.load`, atomically. Raises ConfigError."""
     header = f"# Written by: {' '.join(command.split())}\n"
     body = yaml.safe_dump(plain(profiles), sort_keys=False, default_flow_style=None, width=100)
-    part = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        part.write_text(header + body, encoding="utf-8")
-        part.replace(file)
+        file_edit.output(file, header + body)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise ConfigError(f"--out = {file}: cannot be written: {error.strerror}") from error
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from roma.config import file_edit
 from roma.ui.report.clock import Clock
 from roma.ui.report.columns import Grid, Numbers, Span
 from roma.ui.report.episodes import Episode
@@ -272,5 +273,8 @@ def svg(figure: Figure, name: str) -> str:
 
 
 def png(figure: Figure, path: Path) -> None:
-    """Write a picture for a paper."""
-    figure.savefig(path, dpi=DPI, facecolor=LIGHT["paper"], metadata={"Software": None})
+    """Write a picture for a paper; raise OSError that names the file."""
+    drawn = io.BytesIO()
+    paper, nothing = LIGHT["paper"], {"Software": None}
+    figure.savefig(drawn, format="png", dpi=DPI, facecolor=paper, metadata=nothing)
+    file_edit.output(path, drawn.getvalue())

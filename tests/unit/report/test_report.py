@@ -1,5 +1,8 @@
 """The report on a simulated run: its numbers are the simulation's, its page needs nothing else."""
 
+import errno
+import os
+import re
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -317,6 +320,21 @@ def test_a_page_that_cannot_be_written_is_named(run):
     done = CliRunner().invoke(app, ["report", str(run[1]), "--out", "/dev/full"])
     assert isinstance(done.exception, ConfigError)
     assert str(done.exception).startswith("roma report: /dev/full: cannot be written: No space")
+
+
+def test_a_full_disk_is_said_of_the_picture_that_found_no_room(run, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    pictures, page = tmp_path / "pictures", tmp_path / "report.html"
+    options = ["--out", str(page), "--png", str(pictures)]
+    done = CliRunner().invoke(app, ["report", str(run[1]), *options])
+    assert isinstance(done.exception, ConfigError)
+    line = rf"roma report: {pictures}/\S+\.png: cannot be written: No space left on device"
+    assert re.fullmatch(line, str(done.exception))
+    assert list(pictures.iterdir()) == []
+    assert not page.exists()
 
 
 def test_a_simulation_without_faults_has_no_gap(tmp_path):
