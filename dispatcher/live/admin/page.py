@@ -12,7 +12,7 @@ from copy import copy
 from importlib import resources
 
 import orjson
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from dispatcher.live.admin.dashboard_feed import DashboardFeed
 from roma.domain.errors import StoryError
@@ -106,6 +106,8 @@ class Page:
                 "X-Accel-Buffering": "no",  # otherwise nginx would buffer events
             }
         )
+        if request.method == hdrs.METH_HEAD:
+            return response  # aiohttp would write the events of a HEAD, too
         self._streams += 1
         try:
             await response.prepare(request)

@@ -6,6 +6,7 @@ import json
 import aiohttp
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from roma.config import schema
 from roma.tools.demo.ports import free_ports
@@ -251,6 +252,20 @@ async def test_streams_that_are_closed_make_room_for_others(harness, tmp_path, m
                 if response.status == 200:
                     break
             await asyncio.sleep(0.1)
+
+
+async def test_a_head_of_the_stream_has_no_events(harness, tmp_path):
+    await opened(harness, tmp_path)
+    await seen(harness, lambda v: v["models"])
+    reader, writer = await asyncio.open_connection("127.0.0.1", URL(harness.admin).port)
+    head = b"HEAD /control/v1/stream HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    writer.write(head)
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"Content-Type: text/event-stream\r\n" in answer
+    assert answer.endswith(b"\r\n\r\n")
 
 
 async def test_the_page_may_load_nothing_from_elsewhere(harness, tmp_path):
