@@ -16,7 +16,7 @@ def command(
     compare: Annotated[
         bool, typer.Option("--compare", help="Run the same load again under the law `rules`.")
     ] = False,
-    seed: int = 1,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
     picture: Annotated[
         Path | None, typer.Option(help="Save the live table and the result as an SVG file.")
     ] = None,

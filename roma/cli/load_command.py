@@ -1,6 +1,7 @@
 """`roma load`: options to a plan, a progress bar while it runs, a report at the end."""
 
 import asyncio
+import contextlib
 import signal
 import sys
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def command(
     process: Annotated[
         str, typer.Option(help="Within a step: poisson, paced or mmpp (two levels).")
     ] = "poisson",
-    seed: int = 1,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
     sla: Annotated[float | None, typer.Option(help="Promised response time in seconds.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds before a request counts as failed.")] = 30,
     token_file: Annotated[
@@ -92,6 +93,8 @@ def command(
 
 def run(options: LoadOptions) -> None:
     """Send the load and print the report; Ctrl-C ends it early with what was seen."""
+    if not options.model:
+        raise load.LoadInputError("model = : must not be empty")
     stream = load.Stream(
         options.model, _arrivals(options), load.read_bodies(options.body), options.sla
     )
@@ -144,9 +147,10 @@ async def _run(options: LoadOptions, stream: load.Stream) -> load.LoadReport:
         bar.update(task, completed=progress.sent, ends=ends)
 
     def on_start(running: load.LoadRun) -> None:
+        stack.enter_context(bar)  # not before: what is refused has made no progress
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, running.stop)
 
-    with bar:
+    with contextlib.ExitStack() as stack:
         return await load.run_load(
             [stream],
             options.url,
