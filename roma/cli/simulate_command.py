@@ -129,6 +129,9 @@ def _decision_log(config: Config, law: str, options: SimulateOptions) -> Decisio
             raise ConfigError(
                 f"--decision-log = {directory}: has {file.name}, of another deployment"
             )
+    for file in sorted(directory.glob("*.jsonl")):
+        if decision_log.is_live(file):
+            raise ConfigError(f"--decision-log = {directory}: has {file.name}, of a live run")
     return DecisionLog(directory, fresh=True, largest=sys.maxsize)
 
 

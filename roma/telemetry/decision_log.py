@@ -23,6 +23,9 @@ MODELS = "models"
 LARGEST = 64 * 2**20
 """Bytes at which a file is rotated to NAME+1.jsonl, replacing the previous one."""
 
+EPOCH = 1e8
+"""Times in seconds below this (before 1973) belong to a simulation, which begins at 0."""
+
 LAST = 1.0
 """Most seconds for writing the last lines."""
 
@@ -114,6 +117,15 @@ def read(directory: Path, name: str) -> list[bytes]:
     except OSError as error:
         raise StoryError(f"{directory}: cannot be read: {error}") from error
     return lines
+
+
+def is_live(file: Path) -> bool:
+    """Return whether a file begins with a record of a live run."""
+    try:
+        with file.open("rb") as lines:
+            return bool(orjson.loads(lines.readline())["at"] >= EPOCH)
+    except (OSError, ValueError, LookupError, TypeError):  # no record at all
+        return False
 
 
 def files(directory: Path, name: str) -> tuple[Path, Path]:

@@ -25,9 +25,6 @@ from supervisor.decision_text import Limit, limit
 LIMITS = tuple(Limit)
 """Limits in the order of `supervisor.decision_text.limit`; columns hold the index."""
 
-EPOCH = 1e8
-"""Times in seconds below this (before 1973) belong to a simulation, which begins at 0."""
-
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 RecordTime = Annotated[float, Field(ge=0, le=2.5e11, allow_inf_nan=False)]
@@ -239,7 +236,7 @@ class RecordedRun:
     @property
     def virtual(self) -> bool:
         """True if the run was simulated."""
-        return self.whole.start < EPOCH
+        return self.whole.start < decision_log.EPOCH
 
     @property
     def workers(self) -> dict[str, list[ExecutableTrack]]:

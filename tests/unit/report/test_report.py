@@ -194,6 +194,17 @@ def test_a_directory_with_the_story_of_another_deployment_is_left_alone(tmp_path
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize("name", ["models.jsonl", "models+1.jsonl", "decisions-w.jsonl"])
+def test_a_simulation_leaves_the_story_of_a_live_run_alone(tmp_path, name):
+    (tmp_path / name).write_text('{"at":1795920717.9,"model":"m"}\n{"at":17959')
+    done = CliRunner().invoke(
+        app, ["simulate", str(GOLDEN / "pi.yaml"), "--decision-log", str(tmp_path)]
+    )
+    assert str(done.exception) == f"--decision-log = {tmp_path}: has {name}, of a live run"
+    assert (tmp_path / name).read_text().endswith('{"at":17959')
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 # What is missing, cut off or foreign
 
 
