@@ -104,6 +104,8 @@ class Provider:
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
             _check_date(claims["exp"])
+            if not str(claims["sub"]).strip():
+                raise Denied(401, "the token names no subject: sub is empty")
             return claims
         except jwt.ExpiredSignatureError:
             raise Denied(401, "the token has expired") from None
