@@ -2,11 +2,9 @@
 
 import gc
 import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import active_children
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,7 +14,7 @@ from roma.lab.experiments.systems import System
 from roma.lab.experiments.workloads import Workload
 from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.simulation import Simulation
-from roma.telemetry.orphans import die_with_parent
+from roma.telemetry.orphans import begin_in_pool, ended_on_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +82,24 @@ class Lab:
         """Apply a module's function to every job, in processes; return the results in order."""
         found = []
         processes = min(len(jobs), len(os.sched_getaffinity(0)))
-        others = set(active_children())
-        with ProcessPoolExecutor(processes, initializer=_begin_process) as pool:
-            try:
-                for result in pool.map(function, jobs):
-                    found.append(result)
-                    self._on_progress(len(found), len(jobs))
-            except BaseException:  # mainly Ctrl-C: neither pending nor running jobs go on
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in set(active_children()) - others:
-                    process.terminate()
-                raise
+        with (
+            ProcessPoolExecutor(processes, initializer=_begin_process) as pool,
+            ended_on_error(pool),
+        ):
+            for result in pool.map(function, jobs):
+                found.append(result)
+                self._on_progress(len(found), len(jobs))
         return found
 
 
 def _begin_process() -> None:
-    """Leave Ctrl-C and a hang-up to the first process, end with it, and leave its objects alone.
+    """Leave signals and objects to the first process.
 
     A forked process must not collect what its parent made: finalisers such as gRPC's wait for
     threads that exist in the parent only.
     """
     gc.freeze()
-    die_with_parent()
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    begin_in_pool()
 
 
 def clairvoyant_loads(workload: Workload, seed: int) -> dict[str, ModelLoad]:

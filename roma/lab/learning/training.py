@@ -4,12 +4,13 @@ The same seed on the same machine writes the same file: a training is a number o
 minutes, and what other processes simulate depends on nothing but weights and seeds.
 """
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +27,7 @@ from roma.config.policy_file import (
     PolicyVariant,
 )
 from roma.lab.learning.rollouts import Rollout, Task, roll, score
+from roma.telemetry.orphans import begin_in_pool, ended_on_error
 from roma.tensors import frameworks
 
 BEFORE: Final = 4
@@ -197,5 +199,19 @@ def _processes(count: int) -> Iterator[Map]:
         yield lambda function, seeds: [function(seed) for seed in seeds]
         return
     # Not forked: a fork would copy TensorFlow's locks without its threads.
-    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
-        yield lambda function, seeds: list(pool.map(function, seeds))
+    with (
+        ProcessPoolExecutor(count, get_context("spawn"), begin_in_pool) as pool,
+        ended_on_error(pool),
+    ):
+        yield partial(_spread, pool)
+
+
+def _spread(pool: ProcessPoolExecutor, function: Any, seeds: Sequence[int]) -> list[Any]:
+    # Ctrl-C is held back while processes start, and from them until they leave it to this one.
+    resource_tracker.ensure_running()  # it would let signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        results = pool.map(function, seeds)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return list(results)

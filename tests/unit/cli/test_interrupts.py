@@ -30,6 +30,16 @@ def show(seconds):
 Lab((1,)).map(show, [3600])
 """
 
+TRAINING = """
+import time
+from functools import partial
+from roma.cli.interrupts import ending
+from roma.lab.learning.training import _processes
+with ending(), _processes(2) as each:
+    each(partial(print, "running", flush=True), [1, 2])
+    each(time.sleep, [3600, 3600])
+"""
+
 
 def signals(*, ignored=()):
     """Return a command line's beginning that gives signals back their default actions."""
@@ -113,3 +123,19 @@ def test_processes_of_an_experiment_end_though_it_handles_sigterm():
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == 143
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_processes_of_a_training_end_without_tracebacks(number, status):
+    with subprocess.Popen(
+        [*signals(), sys.executable, "-c", TRAINING],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"running")
+        # A terminal sends Ctrl-C to all of them.
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (status, b"")
