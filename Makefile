@@ -72,7 +72,8 @@ test: $(DEV)  ## Tests without an engine, a browser or a framework (3 to 6 minut
 
 test-all: $(DEV) $(COMPILED)/.built  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.
 	$(BIN)/pytest $(PARALLEL) $(FAST)
-	$(BIN)/pytest tests/tensorflow tests/system --ignore tests/system/kubernetes
+	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/tensorflow
+	$(BIN)/pytest tests/system --ignore tests/system/kubernetes
 	$(BIN)/pytest tests/pytorch
 	ROMA_COMPILED=1 $(BIN)/pytest $(PARALLEL) --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
 
