@@ -9,8 +9,8 @@ theory: it is less than 1 where arrivals are smoother, more where they come in b
 takes from the load itself, ĉλ·(1 + κ/2): where a promise leaves the time, requests wait for each
 other instead of getting cores. This is quantile tracking (Gibbs and Candès, NeurIPS 2021): in the
 long run the late share becomes the set point, whatever the plant is. Requests that were late while
-the executable had less than was asked for, or its maximum, raise κ to 1 at most, the value of the
-theory: only below it did the law itself take the risk.
+the executable had less than was asked for, or its maximum, or before anything was asked for, raise
+κ to 1 at most, the value of the theory: only below it did the law itself take the risk.
 
 Waiting requests leave within half a response time, or a period if that is longer. Unless GPUs serve
 the model, a rarely used one has at least what one request in time needs, whatever κ is.
@@ -137,7 +137,7 @@ def late_share_step(
         cores = kappa * bucket_need(work, c, promise)
     else:
         kappa = 1 + present * (exp(x) - 1) if x > 0 else 1 + x
-        cores = _for_cpus(rate.mean, c, m.threads, promise, kappa)
+        cores = _for_cpus(rate.mean, c, m, promise, kappa=kappa, hi=hi)
     if m.on_gpu:
         cores *= present  # a GPU answers the first request after silence
     elif present < 1:
@@ -153,11 +153,13 @@ def late_share_step(
     return demand, LateShareState(rate, x, cost, demand.cores, by_gpu)
 
 
-def _for_cpus(rate: float, cost: float, threads: int, promise: Promise, kappa: float) -> float:
+def _for_cpus(
+    rate: float, cost: float, m: Measurement, promise: Promise, *, kappa: float, hi: float
+) -> float:
     """Return the cores for `rate` requests per second that no GPU serves."""
     if kappa < 0:
         return rate * cost * (1 + kappa / SHORT)
-    return needed(rate, cost, threads, promise, kappa)
+    return needed(rate, cost, m.threads, promise, kappa, executables=m.workers, most=hi)
 
 
 def _change(
@@ -171,8 +173,9 @@ def _change(
     """Return by how much x changes."""
     late = max(0.0, m.violations - m.failed)
     change = gains.step * (late - budget * max(m.arrivals, late))
-    asked = past.asked
-    if change > 0 and asked is not None and (m.applied < MET * asked - ROUNDED or asked >= hi):
+    # What was late before the law asked for anything was late without it.
+    asked = hi if past.asked is None else past.asked
+    if change > 0 and (m.applied < MET * asked - ROUNDED or asked >= hi):
         return min(change, max(0.0, -past.x))
     return change
 

@@ -11,7 +11,7 @@ more per second. A request is late in either of two ways, and each bounds the co
 """
 
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import ceil, exp, inf, log, sqrt
 from typing import Final
 
 from controllers.rate import MEMORY
@@ -47,10 +47,20 @@ class Promise:
         self.bucket = bucket
 
 
-def needed(rate: float, cost: float, threads: int, promise: Promise, margin: float = 1.0) -> float:
+def needed(
+    rate: float,
+    cost: float,
+    threads: int,
+    promise: Promise,
+    margin: float = 1.0,
+    *,
+    executables: int = 1,
+    most: float = inf,
+) -> float:
     """Return the cores for `rate` requests/s of `cost` core-seconds, on `threads` cores each.
 
-    `margin` multiplies what exceeds the load itself, slots as well as cores.
+    `margin` multiplies what exceeds the load itself, slots as well as cores. The `executables`
+    share the cores evenly; each has a slot, however few cores it has, and `most` cores at most.
     """
     cost = max(cost, LEAST_COST)
     work, service = rate * cost, cost / threads
@@ -58,10 +68,12 @@ def needed(rate: float, cost: float, threads: int, promise: Promise, margin: flo
     spare = max(0.0, promise.response_time - service)
     slots = slots_needed(load, service, spare, promise.late)
     # The margin adds no more slots than there are requests close together to use them.
-    most = max(slots, int(rate * MEMORY))
-    slots = max(1, min(round(load + margin * (slots - load)), most))
+    useful = max(slots, int(rate * MEMORY))
+    slots = max(1, min(round(load + margin * (slots - load)), useful))
+    # No cores are asked for slots that an executable cannot have.
+    each = max(1, min(ceil(slots / executables), ceil(min(most / threads, MOST_SLOTS))))
     beyond = bucket_need(work, cost, promise) - work
-    return max((slots - 1) * threads + SLIVER, work + margin * beyond)
+    return max(executables * ((each - 1) * threads + SLIVER), work + margin * beyond)
 
 
 def slots_needed(load: float, service: float, spare: float, late: float) -> int:

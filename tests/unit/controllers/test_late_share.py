@@ -72,6 +72,16 @@ def test_a_margin_adds_slots_where_requests_come_that_may_use_them():
     assert needed(0.099, 0.02, 1, TIGHT, 2.0) < 0.3
 
 
+def test_replicas_have_a_slot_each_and_cores_buy_none_that_they_cannot_have():
+    assert needed(0.1, 0.02, 1, TIGHT, 2.0, executables=2) < 0.3
+    assert needed(0.1, 0.02, 1, TIGHT, 2.0, most=0.5) < 0.3
+    assert needed(0.1, 0.02, 1, TIGHT, 2.0, most=1.5) == pytest.approx(1.02)
+    # Ten slots: four on each of three, and three on each with at most three cores.
+    calm = Promise(0.03, 0.03, 0.1, 0.2)
+    assert needed(200.0, 0.02, 1, calm, 2.0, executables=3) == pytest.approx(3 * 3.02)
+    assert needed(200.0, 0.02, 1, calm, 2.0, executables=3, most=3.0) == pytest.approx(3 * 2.02)
+
+
 def test_a_rate_believes_a_step_at_once_and_no_noise():
     rate = RequestRate()
     for count in (2, 1, 3, 2, 2, 1, 2, 3, 2, 2) * 5:
@@ -176,10 +186,21 @@ def test_after_silence_each_executable_has_what_one_request_in_time_needs(worker
 def test_many_late_requests_at_once_move_x_by_three_a_second(by_gpu, dt):
     late = replace(BASE, profile=0.05, budget=0.02, violations=1000, arrivals=1000)
     late = replace(late, completed_gpu=by_gpu * dt)
-    state = LateShareState(RequestRate(10.0, 20.0, 10.0, 10.0), -2.0, by_gpu=float(by_gpu))
+    rate = RequestRate(10.0, 20.0, 10.0, 10.0)
+    state = LateShareState(rate, -2.0, asked=late.applied, by_gpu=float(by_gpu))
     _, after = late_share_step(LateShareGains(), state, late, dt=dt, lo=0.1, hi=32.0)
     most = MOST_ON_GPU if by_gpu else MOST
     assert after.x == pytest.approx(min(most, -2.0 + 3.0 * dt))
+
+
+def test_what_was_late_before_the_first_demand_says_nothing_about_the_margin():
+    """A replica that joins others in an overload, and a model whose cost was not known."""
+    late = replace(BASE, profile=0.05, budget=0.02, violations=1000, arrivals=1000)
+    demand, state = late_share_step(LateShareGains(), None, late, dt=1.0, lo=0.1, hi=99.0)
+    assert state.x == 0.0
+    late = replace(late, applied=demand.cores)
+    _, state = late_share_step(LateShareGains(), state, late, dt=1.0, lo=0.1, hi=99.0)
+    assert state.x > 0.0
 
 
 def test_beside_gpus_the_margin_has_a_bound_of_its_own():

@@ -21,18 +21,17 @@ MOST = 6
 SECONDS = 120
 
 
-@functools.cache
-def ratio(replicas, load, cost, sla):
-    """Return demand over available cores once steady; `load` in cores of one replica's maximum."""
+def ratios(replicas, load, cost, sla, most):
+    """Return demand over available cores, period by period; `load` as in `plant`."""
     node = {"cores": 2, "period": 1}
     file = {
-        "models": {"m": {"path": "m", "sla": {"response_time": sla}, "cpu": {"max": 1.0}}},
+        "models": {"m": {"path": "m", "sla": {"response_time": sla}, "cpu": {"max": most}}},
         "workers": [
             {"name": f"node-{i}", "base_port": 8600 + 10 * i, **node} for i in range(replicas)
         ],
         "plant": {
             "duration": SECONDS,
-            "models": {"m": {"cost": cost, "noise": 0.2, "load": {"profile": f"{load / cost:g}"}}},
+            "models": {"m": {"cost": cost, "noise": 0.2, "load": load}},
         },
     }
     simulation = Simulation(from_config(Config.model_validate(file), seed=1))
@@ -44,6 +43,13 @@ def ratio(replicas, load, cost, sla):
             seen.append(sum(s.demand for s in found) / sum(s.available for s in found))
 
     simulation.run(look)
+    return seen
+
+
+@functools.cache
+def ratio(replicas, load, cost, sla, most=1.0):
+    """Return demand over available cores once steady; `load` in cores of one replica's maximum."""
+    seen = ratios(replicas, {"profile": f"{load * most / cost:g}"}, cost, sla, most)
     return sum(seen[-40:]) / 40
 
 
@@ -56,13 +62,15 @@ def desired(replicas, value):
 
 @pytest.mark.long
 @pytest.mark.parametrize("load", [0.2, 0.9, 1.6, 2.4])
-@pytest.mark.parametrize(("cost", "sla"), [(0.02, 0.2), (0.06, 0.3)])
-def test_replicas_settle_from_below_and_from_above(load, cost, sla):
+@pytest.mark.parametrize(
+    ("cost", "sla", "most"), [(0.02, 0.2, 1.0), (0.06, 0.3, 1.0), (0.02, 0.6, 0.3)]
+)
+def test_replicas_settle_from_below_and_from_above(load, cost, sla, most):
     settled = []
     for replicas in (1, MOST):
         path = [replicas]
         while len(path) < 8:
-            path.append(desired(path[-1], ratio(path[-1], load, cost, sla)))
+            path.append(desired(path[-1], ratio(path[-1], load, cost, sla, most)))
         assert len(set(path[-4:])) == 1, path  # no cycle
         settled.append(path[-1])
     assert settled[0] <= settled[1] <= settled[0] + 1, settled
@@ -72,3 +80,11 @@ def test_replicas_settle_from_below_and_from_above(load, cost, sla):
 def test_one_replica_more_is_asked_for_where_one_has_no_more_to_get():
     assert desired(1, ratio(1, 0.9, 0.01, 0.1)) > 1
     assert ratio(2, 0.9, 0.01, 0.1) < ratio(1, 0.9, 0.01, 0.1)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 6])
+def test_a_surge_leaves_no_demand_behind_for_slots_that_no_replica_can_have(replicas):
+    """Each replica of at most 0.3 cores has one slot; with the margin of a surge, four are wanted."""
+    surge = {"profile": "90-4-4-4-4-4", "step": 20}
+    after = ratios(replicas, surge, 0.02, 0.6, 0.3)[-SECONDS // 2 :]
+    assert max(after) < TARGET
