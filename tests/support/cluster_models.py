@@ -19,7 +19,10 @@ from roma.workload.arrivals import Profile, RateStep, poisson
 from tests.support.deployment import CHECKOUT, Program
 from tests.support.kubernetes import ADMIN, SANDBOX
 
-MOUNTED = ("/usr", "/lib", "/lib64", "/bin", "/etc/alternatives", sys.base_prefix, str(CHECKOUT))
+MOUNTED = (
+    *("/usr", "/lib", "/lib64", "/bin", "/etc/alternatives", sys.base_prefix),
+    *(str(CHECKOUT), str(Path(sys.prefix).resolve())),  # .venv may be a link
+)
 
 
 def deployment(

@@ -35,6 +35,8 @@ NODE_TOKEN = "node-token-of-a-test-cluster"
 SANDBOX = "roma.test/pause:1"
 BRIDGE = "roma-k8s0"
 START_LIMIT = 120
+HPA_PERIOD = 3
+"""Seconds between two decisions of a HorizontalPodAutoscaler; 15 by default."""
 
 
 def missing(programs):
@@ -183,7 +185,7 @@ def control_plane(directory, *, controllers=False):
     directory.mkdir(parents=True, exist_ok=True)
     caretaker.expect("directory", directory)
     etcd, peer, port = free_ports(3)
-    plane = ControlPlane(directory, f"https://{_address()}:{port}")
+    plane = ControlPlane(directory, f"https://{address()}:{port}")
     _credentials(directory)
     programs = plane.programs
     try:
@@ -203,8 +205,8 @@ def control_plane(directory, *, controllers=False):
             "kube-apiserver",
             PROGRAMS / "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{etcd}",
-            f"--bind-address={_address()}",
-            f"--advertise-address={_address()}",
+            f"--bind-address={address()}",
+            f"--advertise-address={address()}",
             f"--secure-port={port}",
             f"--cert-dir={certificates}",
             f"--token-auth-file={directory / 'tokens.csv'}",
@@ -218,6 +220,8 @@ def control_plane(directory, *, controllers=False):
             "--kubelet-preferred-address-types=InternalIP",
             f"--kubelet-client-certificate={directory / 'kubelet-client.crt'}",
             f"--kubelet-client-key={directory / 'kubelet-client.key'}",
+            # APIServices are called at their endpoints: there is no kube-proxy.
+            "--enable-aggregator-routing=true",
         )
         plane.ca = certificates / "apiserver.crt"
         running = list(programs.values())
@@ -235,6 +239,7 @@ def control_plane(directory, *, controllers=False):
                 f"--root-ca-file={plane.ca}",
                 "--secure-port=0",
                 "--use-service-account-credentials=false",
+                f"--horizontal-pod-autoscaler-sync-period={HPA_PERIOD}s",
             )
             programs["scheduler"] = Started(
                 directory,
@@ -250,7 +255,7 @@ def control_plane(directory, *, controllers=False):
             program.stop()
 
 
-def _address():
+def address():
     """Return an address of this machine that pods can reach."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # sends nothing

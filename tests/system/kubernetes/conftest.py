@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from roma.tools.demo import models
-from tests.support import kubernetes
+from tests.support import kubernetes, node_host
 from tests.support.cluster_models import CHECKOUT
 
 SCRATCH = "/var/tmp"
@@ -76,6 +76,8 @@ def node(scratch, plane):
     if os.geteuid() != 0:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("a kubelet needs root")
     with kubernetes.node(scratch / "node", plane) as found:
+        for mount in node_host.cgroup_mounts():
+            node_host.prefer(mount / found.cgroup)
         yield found
 
 
