@@ -17,7 +17,9 @@ from roma.security import api_keys, exposure, tokens
 from roma.security.tls import server_context
 from supervisor.assembly import unmet_idle_minima
 
-command = typer.Typer(help="Check a roma.yaml, or print its schema.", no_args_is_help=True)
+command = typer.Typer(
+    help="Check a roma.yaml, or print its schema.", no_args_is_help=True, add_completion=False
+)
 
 
 @command.command()

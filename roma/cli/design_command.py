@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 command = typer.Typer(
     help="Design a control law: plant, identification, tuning, robustness, pictures.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 UNITS = {"set_point": " s", "rate": " req/s", "gpus": ""}

@@ -13,6 +13,7 @@ from roma.domain.errors import ConfigError
 command = typer.Typer(
     help="Rerun the evaluation: the paper's tables, laws compared, robustness, ablation.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 

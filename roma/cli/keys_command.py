@@ -24,7 +24,9 @@ from roma.domain.model import Priority
 from roma.security import api_keys, tokens
 
 command = typer.Typer(
-    help="Keys of those who may call, and the secrets of the admin port.", no_args_is_help=True
+    help="Keys of those who may call, and the secrets of the admin port.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 File = Annotated[Path, typer.Argument(help="A keys file (gateway.keys).", metavar="FILE")]

@@ -26,7 +26,9 @@ from roma.security.tls import client_context
 from roma.security.tokens import Token
 
 command = typer.Typer(
-    help="Add, remove and scale models; a deployment that runs follows.", no_args_is_help=True
+    help="Add, remove and scale models; a deployment that runs follows.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 File = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")]

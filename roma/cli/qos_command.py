@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from roma.lab.experiments.qos.setting import Part
     from roma.lab.learning.training import TrainingRound
 
-command = typer.Typer(help="Policies that choose batch size and variant.", no_args_is_help=True)
+command = typer.Typer(
+    help="Policies that choose batch size and variant.", no_args_is_help=True, add_completion=False
+)
 
 MOST_DEVICES = 100
 ROUNDS = 100

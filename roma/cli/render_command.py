@@ -18,7 +18,9 @@ from roma.deploy.kubernetes.render import Images, left_out
 from roma.deploy.kubernetes.render import render as render_kubernetes
 from roma.domain.errors import ConfigError
 
-command = typer.Typer(help="Write a deployment for other tools.", no_args_is_help=True)
+command = typer.Typer(
+    help="Write a deployment for other tools.", no_args_is_help=True, add_completion=False
+)
 
 
 class PullPolicy(StrEnum):

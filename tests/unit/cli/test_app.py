@@ -18,6 +18,7 @@ def test_every_entry_of_the_table_is_a_command(name):
     done = CliRunner().invoke(app, [name, "--help"])
     assert done.exit_code == 0, done.output
     assert re.search(rf"Usage: \S+ {name} ", done.output)
+    assert "-completion" not in done.output  # that is for the whole program
 
 
 def test_help_lists_every_command_and_imports_none():
