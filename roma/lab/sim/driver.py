@@ -54,7 +54,7 @@ _WAITS: Final = -math.inf
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SimulatedDriver:
-    """One dispatcher core on an agenda; with `devices`, every executor is one of these."""
+    """A dispatcher core on an agenda; with `devices`, every executor is one of these."""
 
     def __init__(
         self, dispatcher: Dispatcher, agenda: Agenda, devices: SimulatedDevices | None

@@ -1,4 +1,4 @@
-"""What commands write: whole or not at all, also where the disk is full or is none."""
+"""Results of commands: written whole or not at all, also where the disk is full or is none."""
 
 import os
 import subprocess
