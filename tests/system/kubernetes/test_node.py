@@ -58,6 +58,19 @@ def containers(plane, namespace):
     }
 
 
+def running(plane, namespace):
+    """Return the names of the pods that run and stay, each with its container's id, in order.
+
+    A pod that was deleted is listed until its kubelet has cleaned up, its cgroup gone by then.
+    """
+    found = []
+    for pod in plane.get(f"/api/v1/namespaces/{namespace}/pods")["items"]:
+        (status,) = pod["status"].get("containerStatuses") or [{}]
+        if "running" in status.get("state", {}) and "deletionTimestamp" not in pod["metadata"]:
+            found.append((pod["metadata"]["name"], status["containerID"].partition("://")[2]))
+    return sorted(found)
+
+
 def group(container):
     """Return the cgroup of a pod's container."""
     hierarchy = container_hierarchy()
@@ -236,15 +249,13 @@ async def test_faults_of_pods_under_load_lose_no_request(
             return report.total
 
         def delete():
-            plane.kubectl("delete", "pod", "-n", namespace, "--wait=false", sorted(_pods())[0])
+            name, _ = running(plane, namespace)[0]
+            plane.kubectl("delete", "pod", "-n", namespace, "--wait=false", name)
 
         def crash():
-            container = sorted(_pods().values())[0][0]
+            _, container = running(plane, namespace)[0]
             for pid in group(container).pids():
                 os.kill(pid, signal.SIGKILL)
-
-        def _pods():
-            return containers(plane, namespace)
 
         deleted = await under(delete)
         assert deleted.failed == 0, deleted
