@@ -341,4 +341,4 @@ class Dispatcher:
             queue.remove(first.id)
             taken.append(first)
         if taken:
-            self._executions.run(self.executors[choice.executor], queue, tuple(taken), now)
+            self._executions.run(choice, queue, tuple(taken), now)

@@ -5,7 +5,7 @@ from typing import Final, assert_never
 from dispatcher.guards.admission import USUAL
 from dispatcher.policies import Policies
 from dispatcher.requests import Requests
-from dispatcher.schedulers.base import Batch, BatchGroup, LoadChoice, UnloadChoice
+from dispatcher.schedulers.base import Batch, BatchGroup, LoadChoice, RunChoice, UnloadChoice
 from dispatcher.state.executors import Execution, Executor, Executors
 from dispatcher.state.queues import ModelQueue, Queues
 from roma.domain.actions import ExecutionPart
@@ -62,13 +62,16 @@ class Executions:
         return execution
 
     def run(
-        self, executor: Executor, queue: ModelQueue, requests: tuple[Request, ...], now: float
+        self, choice: RunChoice, queue: ModelQueue, requests: tuple[Request, ...], now: float
     ) -> None:
-        """Run requests of one queue on an executor."""
-        model = queue.spec.name
-        execution = self._start(executor, model, requests, now, variant=model, size=1)
+        """Run requests of one queue, as a policy chose."""
+        executor, model = self._executors[choice.executor], queue.spec.name
+        variant = choice.variant or model
+        execution = self._start(executor, model, requests, now, variant=variant, size=1)
         numbers = tuple([request.id for request in requests])
-        self._requests.commands.append(Execute(execution.id, executor.spec.name, model, numbers))
+        self._requests.commands.append(
+            Execute(execution.id, choice.executor, model, numbers, variant=variant)
+        )
         self._policies.on_queue(queue, now)
         self._policies.on_executor(executor, now)
 

@@ -208,7 +208,7 @@ class Requests:
         if ticket.state is _QUEUED:
             left = self._executors.fastest(request.model)
         elif execution is not None:
-            expected = self._executors[execution.executor].expected(execution.model) or 0.0
+            expected = self._executors[execution.executor].expected(execution.variant) or 0.0
             left = max(0.0, execution.started + expected - now)
         return now + left - request.arrived > queue.spec.sla.response_time
 

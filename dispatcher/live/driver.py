@@ -327,8 +327,11 @@ class Driver:
             call.grant.hold()
         try:
             more = self._headers(call, command) if call.context or call.deadline else ""
+            message = call.message
+            if command.variant != command.model:
+                message = message.for_variant(command.model, command.variant)
             attempt = self._endpoints[command.executor].send(
-                call.message, done, timeout=self._timeout, more=more
+                message, done, timeout=self._timeout, more=more
             )
             self._attempts[command.execution] = attempt, call
         except Exception as error:  # whatever the error is, it must end in the core's state

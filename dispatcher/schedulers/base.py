@@ -29,20 +29,29 @@ rounding did. Otherwise the policy would ask for the same instant again and agai
 class RunChoice:
     """Run the first `count` requests of `model` as one batch on `executor`.
 
-    `youngest`: run those that arrived last instead.
+    `variant` is the variant to run, or the model itself if there is none. `youngest`: run those
+    that arrived last instead.
     """
 
     executor: str
     model: str
     count: int
+    variant: str | None
     youngest: bool
 
     def __init__(
-        self, executor: str, model: str, count: int = 1, *, youngest: bool = False
+        self,
+        executor: str,
+        model: str,
+        count: int = 1,
+        *,
+        variant: str | None = None,
+        youngest: bool = False,
     ) -> None:
         self.executor = executor
         self.model = model
         self.count = count
+        self.variant = variant
         self.youngest = youngest
 
 

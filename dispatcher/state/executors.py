@@ -41,9 +41,9 @@ _DRAIN: Final = EXECUTOR.step(ExecutorStep.DRAIN)
 class Execution:
     """A batch: requests of one model that run together on one executor since `started`.
 
-    `variant` is what a planned device runs, `size` the size of its batch; `part` is None if it runs
-    the whole model, alone. `granted` is the time that a slot of the executor had been granted until
-    then, in core-seconds.
+    `variant` is what it runs, `size` the size of a planned device's batch. `part` is None if it
+    runs the whole model, alone. `granted` is the time that a slot of the executor had been granted
+    until then, in core-seconds.
     """
 
     __slots__ = (
@@ -206,7 +206,7 @@ class Executor:
         self.rotation = ROTATION[self.rotation, step]
 
     def expected(self, model: str) -> float | None:
-        """Return the predicted seconds of one request of `model`; None if never measured.
+        """Return the predicted seconds of one request of a model or variant; None if unmeasured.
 
         Also None for a planned device: the time of a request there depends on its batch and on what
         is loaded, and the policy refuses requests that are too late.
@@ -252,7 +252,7 @@ class Executor:
         if self.has_room or not self.running:
             return now
         oldest = next(iter(self.running.values()))
-        return max(now, oldest.started + (self.expected(oldest.model) or 0.0))
+        return max(now, oldest.started + (self.expected(oldest.variant) or 0.0))
 
     def start(self, execution: Execution) -> None:
         """Record that an execution begins."""
@@ -282,9 +282,8 @@ class Executor:
         Its work is what its slot was granted while it ran: a change of cores during the execution
         must not make the work look larger or smaller than it is. A planned device measures itself.
         """
-        if self.spec.is_planned:
-            return
-        self._profiles[execution.model].record(self._granted_until(now) - execution.granted)
+        if not self.spec.is_planned:
+            self._record(execution, self._granted_until(now) - execution.granted)
 
     def record_large(
         self, execution: Execution, size: int, upper: int, now: float, *, is_bound: bool
@@ -344,7 +343,17 @@ class Executor:
             return
         seen, known = self._granted_until(now) - execution.granted, self.work(execution.model)
         if known is None or seen > known:
-            self._profiles[execution.model].record(seen)
+            self._record(execution, seen)
+
+    def _record(self, execution: Execution, work: float) -> None:
+        """Learn the work of an execution: of its model, as policies choose its variants, and apart.
+
+        Admission asks for the former; a policy that chooses between variants, for the latter.
+        """
+        model, variant = execution.model, execution.variant
+        self._profiles[model].record(work)
+        if variant != model:
+            self._profiles.setdefault(variant, ServiceProfile()).record(work)
 
     def _granted_until(self, now: float) -> float:
         return self._granted + self.share * (now - self._since)

@@ -21,12 +21,25 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 """gRPC's headers: lower-case names; values of names that end in -bin are bytes."""
 
 
+Renamed = Callable[[bytes, str], bytes]
+"""Returns a message that names another model."""
+
+
 @dataclass(slots=True)
 class GrpcMessage:
-    """A gRPC call as the model server gets it; `path` is /package.Service/Method."""
+    """A gRPC call as the model server gets it; `path` is /package.Service/Method.
+
+    `renamed` is given for an inference.
+    """
 
     path: str
     body: bytes
+    renamed: Renamed | None = None
+
+    def for_variant(self, _: str, variant: str) -> "GrpcMessage":
+        """Return the message that asks a model server for a variant of its model."""
+        assert self.renamed is not None
+        return GrpcMessage(self.path, self.renamed(self.body, variant))
 
 
 @dataclass(slots=True)

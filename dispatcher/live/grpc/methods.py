@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from dispatcher.live.backends.backend_address import Renamed
 from dispatcher.live.grpc import wire
 from dispatcher.live.grpc.responses import RefusedCall
 from dispatcher.live.http.routes import GrpcRoute
@@ -38,6 +39,8 @@ class Passed:
     path: str
     asked: Callable[[bytes], Asked]
     is_inference: bool
+    renamed: Renamed | None = None
+    """Writes the name of a variant into an inference."""
     otherwise: bytes | None = None
     """The answer if no model server can give one: no such model, or no ready executable."""
 
@@ -118,14 +121,19 @@ def _described(_: Service) -> bytes:
 METHODS: Mapping[str, Passed | Own] = {
     method.path: method
     for method in (
-        Passed(f"/{PREDICTION}/Predict", _by_spec, is_inference=True),
-        Passed(f"/{PREDICTION}/Classify", _by_spec, is_inference=True),
-        Passed(f"/{PREDICTION}/Regress", _by_spec, is_inference=True),
-        Passed(f"/{PREDICTION}/MultiInference", _by_tasks, is_inference=True),
+        Passed(f"/{PREDICTION}/Predict", _by_spec, is_inference=True, renamed=wire.with_spec_name),
+        Passed(f"/{PREDICTION}/Classify", _by_spec, is_inference=True, renamed=wire.with_spec_name),
+        Passed(f"/{PREDICTION}/Regress", _by_spec, is_inference=True, renamed=wire.with_spec_name),
+        Passed(
+            f"/{PREDICTION}/MultiInference",
+            _by_tasks,
+            is_inference=True,
+            renamed=wire.with_task_names,
+        ),
         Passed(f"/{PREDICTION}/GetModelMetadata", _by_spec, is_inference=False),
         Passed(f"/{MODEL}/GetModelStatus", _by_spec_or_none, is_inference=False),
         Own(f"/{MODEL}/HandleReloadConfigRequest", _reload, is_open=False),
-        Passed(f"/{OIP}/ModelInfer", _by_name, is_inference=True),
+        Passed(f"/{OIP}/ModelInfer", _by_name, is_inference=True, renamed=wire.with_name),
         Passed(
             f"/{OIP}/ModelReady",
             _by_name,

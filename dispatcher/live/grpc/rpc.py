@@ -43,14 +43,13 @@ class GrpcCall(Call):
     def __init__(
         self,
         service: Service,
-        route: GrpcRoute,
-        body: bytes,
+        model: str,
+        message: GrpcMessage,
         *,
         deadline: float | None,
         context: Context | None,
     ) -> None:
-        message = GrpcMessage(route.path, body)
-        super().__init__(route.model, message, deadline=deadline, context=context)
+        super().__init__(model, message, deadline=deadline, context=context)
         self._service = service
         self.answer: asyncio.Future[GrpcResponse] = asyncio.get_running_loop().create_future()
 
@@ -152,7 +151,8 @@ class Rpc:
     ) -> GrpcResponse:
         """Wait in the model's queue, and for the answer."""
         deadline = self._deadline(route.model, priority)
-        call = GrpcCall(self._service, route, body, deadline=deadline, context=self._carried)
+        message, context = GrpcMessage(route.path, body, self._method.renamed), self._carried
+        call = GrpcCall(self._service, route.model, message, deadline=deadline, context=context)
         call.priority, call.grant = priority, grant
         self._service.driver.submit(call)
         try:

@@ -146,6 +146,33 @@ def name_and_version(data: bytes) -> tuple[str, str]:
     return name, version
 
 
+def with_name(data: bytes, name: str) -> bytes:
+    """Return a message of the Open Inference Protocol that names another model.
+
+    The last value of a field wins: it is written behind the message, whose tensors stay untouched.
+    """
+    return data + text(1, name)
+
+
+def with_spec_name(data: bytes, name: str) -> bytes:
+    """Return a request of TensorFlow Serving whose ModelSpec names another model; it merges."""
+    return data + _message(1, text(1, name))
+
+
+def with_task_names(data: bytes, name: str) -> bytes:
+    """Return a MultiInferenceRequest whose tasks name another model.
+
+    Fields that are no messages are left out: TensorFlow Serving knows none here.
+    """
+    return b"".join(
+        _message(
+            number, with_spec_name(data[begins:ends], name) if number == 1 else data[begins:ends]
+        )
+        for number, kind, begins, ends in _Reader(data).fields(0, len(data))
+        if kind == _LEN
+    )
+
+
 def _spec_in(reader: _Reader, start: int, end: int) -> WireModelSpec:
     spec = WireModelSpec()
     for number, kind, begins, ends in reader.fields(start, end):
@@ -181,6 +208,20 @@ def text(number: int, value: str) -> bytes:
     encoded = value.encode()
     assert len(encoded) < 128
     return bytes((number << 3 | _LEN, len(encoded))) + encoded
+
+
+def _message(number: int, encoded: bytes) -> bytes:
+    """Write a message field."""
+    return _varint(number << 3 | _LEN) + _varint(len(encoded)) + encoded
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def truth(number: int, *, value: bool) -> bytes:

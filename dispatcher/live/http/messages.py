@@ -61,6 +61,13 @@ class Message:
         self.template = template
         self.body = body
 
+    def for_variant(self, model: str, variant: str) -> "Message":
+        """Return the message that asks a model server for a variant of the model."""
+        of = self.template
+        path = of.path.replace(f"/models/{model}", f"/models/{variant}", 1)
+        template = request_template(path, of.content_type, of.content_encoding, of.more)
+        return Message(template, self.body)
+
 
 @dataclass(slots=True, init=False)
 class Response:

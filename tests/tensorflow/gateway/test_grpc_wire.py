@@ -132,6 +132,34 @@ def test_names_are_read(name, version, kind):
     assert wire.name_and_version(request.SerializeToString()) == (name, version)
 
 
+@given(specs(), st.sampled_from(SPECIFIED), st.sampled_from(["v", "v" * 63]))
+def test_a_variants_name_replaces_the_models(spec, kind, variant):
+    request = kind(model_spec=spec)
+    found = kind.FromString(wire.with_spec_name(request.SerializeToString(), variant))
+    request.model_spec.name = variant
+    assert found == request
+
+
+@given(st.lists(specs(), max_size=4), st.binary(max_size=300))
+def test_a_variants_name_replaces_that_of_every_task(several, inputs):
+    request = inference_pb2.MultiInferenceRequest()
+    request.input.example_list.examples.add().features.feature["x"].bytes_list.value.append(inputs)
+    for spec in several:
+        request.tasks.add(method_name="x").model_spec.CopyFrom(spec)
+    written = wire.with_task_names(request.SerializeToString(), "variant")
+    for task in request.tasks:
+        task.model_spec.name = "variant"
+    assert inference_pb2.MultiInferenceRequest.FromString(written) == request
+
+
+@given(st.text(max_size=200), st.lists(st.binary(max_size=200)))
+def test_a_variants_name_replaces_the_name_beside_tensors(name, tensors):
+    request = oip.ModelInferRequest(model_name=name, raw_input_contents=tensors)
+    found = oip.ModelInferRequest.FromString(wire.with_name(request.SerializeToString(), "variant"))
+    request.model_name = "variant"
+    assert found == request
+
+
 # GetModelStatusRequest and ModelReadyRequest have no other fields: what protobuf refuses, it
 # refuses for what is read here too, but for the text of signature_name.
 

@@ -21,7 +21,7 @@ class DispatcherHarness:
         self.core = Dispatcher(
             specs,
             gpu=registry.GPU.get(gpu, gpu) if isinstance(gpu, str) else gpu,
-            cpu=registry.CPU[cpu],
+            cpu=registry.CPU[cpu] if isinstance(cpu, str) else cpu,
             options=SchedulingConfig(beta=beta, spill=spill),
             window=window,
             reaction=reaction,

@@ -25,6 +25,8 @@ from roma.domain.events import (
     Woken,
 )
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.domain.variants import Variant
+from tests.support.by_load import ByLoad
 
 
 def spec(name="m", **changes):
@@ -449,6 +451,23 @@ def test_a_policy_can_wait_drop_and_batch(harness):
     ]
     core.handle(ExecutionEnded(1, Result.OK), now=11.0)
     assert core.queues["m"].completed[Device.GPU] == 2
+
+
+def test_a_policy_chooses_the_variant_of_a_cpu_executable(harness):
+    variants = (Variant("good", 1.0), Variant("fast", 0.5))
+    spec = ModelSpec("m", Sla(1.0), 100.0, 1000, variants=variants)
+    core = harness.build(spec, cpu=ByLoad)
+    harness.cpu("m@w", "m")
+    (first,) = harness.arrive("m", 0.0)
+    for _ in range(3):
+        harness.arrive("m", 0.0)
+    assert first == Execute(1, "m@w", "m", (1,), variant="good")
+    (second,) = core.handle(ExecutionEnded(1, Result.OK), now=0.4)
+    assert second == Execute(2, "m@w", "m", (2,), variant="fast")
+    core.handle(ExecutionEnded(2, Result.OK), now=0.5)
+    executor = core.executors["m@w"]
+    assert (executor.expected("good"), executor.expected("fast")) == pytest.approx((0.4, 0.1))
+    assert core.queues["m"].answers == {"good": 1, "fast": 1}
 
 
 def test_a_fixed_in_flight_limit_does_not_follow_the_cores(harness):
