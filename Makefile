@@ -33,7 +33,7 @@ KUBERNETES := .cache/kubernetes
 KUBERNETES_VERSION := $(shell sed -n 's/.*k8s.io\/kubernetes v\([0-9.]*\).*/\1/p' tools/kubernetes/go.mod)
 export KUBEBUILDER_ASSETS ?= $(CURDIR)/$(KUBERNETES)/bin
 
-.PHONY: help install dev demo compare test test-all kubernetes check docs bench peers faults fuzz soak wheel images pictures clean lock
+.PHONY: help install dev demo compare test test-all test-long test-system test-compute kubernetes check docs bench peers faults fuzz soak wheel images pictures clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -70,12 +70,20 @@ compare: $(DEMO)  ## The demo, and the same load again under the law `rules`.
 test: $(DEV)  ## Tests without an engine, a browser or a framework (3 to 6 minutes on two cores).
 	$(BIN)/pytest $(PARALLEL) -m "not long" $(FAST)
 
-test-all: $(DEV) $(COMPILED)/.built  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.
+# The tests of whole deployments mostly wait: what only computes runs beside them.
+test-all: $(DEV)  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-system test-compute
+
+test-long: $(DEV)
 	$(BIN)/pytest $(PARALLEL) $(FAST)
-	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/tensorflow
+
+test-system: test-long $(COMPILED)/.built
 	$(BIN)/pytest tests/system --ignore tests/system/kubernetes
-	$(BIN)/pytest tests/pytorch
-	ROMA_COMPILED=1 $(BIN)/pytest $(PARALLEL) --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
+
+test-compute: $(DEV) $(COMPILED)/.built
+	tools/spare.sh $(BIN)/pytest --numprocesses 2 --dist loadfile tests/tensorflow
+	tools/spare.sh $(BIN)/pytest tests/pytorch
+	ROMA_COMPILED=1 tools/spare.sh $(BIN)/pytest $(PARALLEL) --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
 
 kubernetes: $(DEV) $(KUBERNETES)/.built  ## Tests against a real API server and a real kubelet (builds them first: 10 minutes).
 	$(BIN)/pytest tests/system/kubernetes
