@@ -33,7 +33,7 @@ KUBERNETES := .cache/kubernetes
 KUBERNETES_VERSION := $(shell sed -n 's/.*k8s.io\/kubernetes v\([0-9.]*\).*/\1/p' tools/kubernetes/go.mod)
 export KUBEBUILDER_ASSETS ?= $(CURDIR)/$(KUBERNETES)/bin
 
-.PHONY: help install dev demo compare test test-all test-long test-system test-compute kubernetes check docs bench peers faults fuzz soak wheel images pictures clean lock
+.PHONY: help install dev demo compare test test-all test-long test-docker test-system test-compute kubernetes check docs bench peers faults fuzz soak wheel images pictures clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -72,15 +72,18 @@ test: $(DEV)  ## Tests without an engine, a browser or a framework (3 to 6 minut
 
 # The tests of whole deployments mostly wait: what only computes runs beside them.
 test-all: $(DEV)  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-system test-compute
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-docker test-system test-compute
 
 test-long: $(DEV)
 	$(BIN)/pytest $(PARALLEL) $(FAST)
 
-test-system: test-long $(COMPILED)/.built
-	$(BIN)/pytest tests/system --ignore tests/system/kubernetes
+test-docker: test-long $(COMPILED)/.built
+	$(BIN)/pytest tests/system/docker
 
-test-compute: $(DEV) $(COMPILED)/.built
+test-system: test-long $(COMPILED)/.built
+	$(BIN)/pytest tests/system --ignore tests/system/docker --ignore tests/system/kubernetes
+
+test-compute: test-long $(COMPILED)/.built
 	tools/spare.sh $(BIN)/pytest --numprocesses 2 --dist loadfile tests/tensorflow
 	tools/spare.sh $(BIN)/pytest tests/pytorch
 	ROMA_COMPILED=1 tools/spare.sh $(BIN)/pytest $(PARALLEL) --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)

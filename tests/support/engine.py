@@ -82,7 +82,7 @@ def started():
     finally:
         # The engine mounts its data on itself, and leaves that where mounts are not shared.
         caretaker.sweep(scratch)
-        shutil.rmtree(scratch)
+        caretaker.discard(scratch)
 
 
 def launch(command, log, url):
