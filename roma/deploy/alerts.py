@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-BUDGET = "max by (model) (roma_sla_budget_ratio)"
+MODEL = "(namespace, model)"
+"""Labels of a model; a namespace is a cluster's, and elsewhere there is none."""
+
+BUDGET = f"max by {MODEL} (roma_sla_budget_ratio)"
 """The share of requests that may be late, by model; promises on a mean have no budget."""
 
 MAX_THRESHOLD = 0.9
@@ -63,13 +66,22 @@ def recorded(window: str) -> str:
 def violations(window: str) -> str:
     """Return the query for the share of requests, by model, that broke the promise."""
     return (
-        f"sum by (model) (rate(roma_sla_late_requests_total[{window}]))"
-        f" / sum by (model) (rate(roma_sla_requests_total[{window}]))"
+        f"sum by {MODEL} (rate(roma_sla_late_requests_total[{window}]))"
+        f" / sum by {MODEL} (rate(roma_sla_requests_total[{window}]))"
     )
 
 
+def _up(job: str) -> Condition:
+    """Return the condition that a program of a job does not answer, or that no target is left.
+
+    A pod that is gone leaves no `up` of 0 behind.
+    """
+    up = f'up{{job="{job}"}}'
+    return Condition(f"({up} or 0 * absent({up}))", "== 0")
+
+
 def _burning(burn: Burn) -> Alert:
-    bad = f"> on (model) clamp_max({burn.rate:g} * {BUDGET}, {MAX_THRESHOLD})"
+    bad = f"> on {MODEL} clamp_max({burn.rate:g} * {BUDGET}, {MAX_THRESHOLD})"
     return Alert(
         "RomaPromiseBurns",
         [Condition(recorded(w), bad) for w in (burn.long, burn.short)],
@@ -100,27 +112,29 @@ ALERTS = (
     ),
     Alert(
         "RomaDispatcherDown",
-        [Condition('up{job="dispatcher"}', "== 0")],
+        [_up("dispatcher")],
         "1m",
         "page",
-        "The dispatcher {{ $labels.instance }} does not answer",
+        "{{ with $labels.instance }}The dispatcher {{ . }} does not answer"
+        "{{ else }}There is no dispatcher to ask{{ end }}",
         "No request is served through it, and supervisors hold all cores where they are. See its "
         "log, and start it again: it keeps nothing that could be lost.",
     ),
     Alert(
         "RomaSupervisorDown",
-        [Condition('up{job="supervisor"}', "== 0")],
+        [_up("supervisor")],
         "1m",
         "page",
-        "The supervisor {{ $labels.instance }} does not answer",
+        "{{ with $labels.instance }}The supervisor {{ . }} does not answer"
+        "{{ else }}There is no supervisor to ask{{ end }}",
         "Requests are served with the cores applied last, or with safe shares once its lease ran "
         "out; nothing follows the load. See its log, and start it again: it reads everything back.",
     ),
     Alert(
         "RomaNotControlling",
         [
-            Condition("max by (worker) (roma_controllable_executables)", "> 0"),
-            Condition("max by (worker) (roma_controlled_executables)", "== 0"),
+            Condition("max by (namespace, worker) (roma_controllable_executables)", "> 0"),
+            Condition("max by (namespace, worker) (roma_controlled_executables)", "== 0"),
         ],
         "5m",
         "page",
@@ -170,7 +184,7 @@ could have: what an autoscaler of replicas should follow."""
 
 def rules() -> dict[str, Any]:
     """Return Prometheus' rule file as plain data."""
-    by = "sum by (namespace, model)"  # a namespace is a cluster's; elsewhere there is none
+    by = f"sum by {MODEL}"
     demand = f"{by} (roma_cores_demanded) / {by} (roma_cores_available)"
     return {
         "groups": [

@@ -54,6 +54,14 @@ def burns(*windows):
 CASES = {
     # Promises: each burn rate just above and just below, and what has ended.
     "kept": (served((DAY, 0.019)), set()),
+    "broken in one of two namespaces": (
+        {
+            series.replace("{", f'{{namespace="{n}", '): values
+            for n, share in (("a", 0.3), ("b", 0))
+            for series, values in served((DAY, 0), (60, share)).items()
+        },
+        burns("1h"),
+    ),
     "always a bit too late": (served((DAY, 0.021)), burns("3d")),
     "was a bit too late": (served((DAY, 0.03), (370, 0)), set()),
     "broken for six hours": (served((2 * DAY, 0), (360, 0.13)), burns("6h")),
@@ -88,6 +96,14 @@ CASES = {
     ),
     "all is up": ({DISPATCHER: "1x10", SUPERVISOR: "1x10"}, set()),
     "a missed scrape": ({DISPATCHER: "1x10 0", SUPERVISOR: "1x10 0"}, set()),
+    "no dispatcher is left": (
+        {DISPATCHER: "1x10 stale _x4", SUPERVISOR: "1x15"},
+        {"RomaDispatcherDown"},
+    ),
+    "no supervisor is left": (
+        {DISPATCHER: "1x15", SUPERVISOR: "1x10 stale _x4"},
+        {"RomaSupervisorDown"},
+    ),
     "no dispatcher": ({DISPATCHER: "1x10 0x2", SUPERVISOR: "1x12"}, {"RomaDispatcherDown"}),
     "no supervisor": ({DISPATCHER: "1x12", SUPERVISOR: "1x10 0x2"}, {"RomaSupervisorDown"}),
     "quotas move": ({FAILURES: counter((30, 0))}, set()),
@@ -147,6 +163,11 @@ def minutes(series):
     return max(values) - 1
 
 
+def _up(series):
+    """Return that both programs answer for as long as a case lasts."""
+    return dict.fromkeys((DISPATCHER, SUPERVISOR), f"1x{minutes(series)}")
+
+
 def _length(text):
     return sum(int(part.partition("x")[2]) + 1 if "x" in part else 1 for part in text.split())
 
@@ -188,7 +209,7 @@ def test_each_case_fires_what_it_must_and_nothing_else(long, tmp_path, promtool)
         {
             "name": name,
             "interval": "1m",
-            "input_series": [{"series": s, "values": v} for s, v in series.items()],
+            "input_series": [{"series": s, "values": v} for s, v in (_up(series) | series).items()],
             "promql_expr_test": [
                 {
                     "expr": firing,
@@ -217,15 +238,21 @@ def test_every_window_that_a_burn_rate_looks_at_is_recorded():
 def test_what_an_alert_says_is_filled_in(tmp_path, promtool):
     """As a person reads it: no template is left, and the number is the one that is bad."""
     (tmp_path / "alerts.yaml").write_text(json.dumps(rules()))
-    (alert,) = [a for a in ALERTS if a.name == "RomaDispatcherDown"]
+    down, lost = (a for a in ALERTS if a.name in ("RomaDispatcherDown", "RomaSupervisorDown"))
     burn = next(a for a in ALERTS if a.window == "1h")
     series = served((60, 1)) | {'up{job="dispatcher", instance="d:1"}': "0x60"}
     said = [
         (
-            alert.name,
+            down.name,
             {"severity": "page", "job": "dispatcher", "instance": "d:1"},
-            alert.summary.replace("{{ $labels.instance }}", "d:1"),
-            alert.description,
+            "The dispatcher d:1 does not answer",
+            down.description,
+        ),
+        (
+            lost.name,
+            {"severity": "page", "job": "supervisor"},
+            "There is no supervisor to ask",
+            lost.description,
         ),
     ]
     tests = {
