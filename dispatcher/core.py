@@ -63,7 +63,7 @@ from roma.domain.model import ExecutorSpec, ModelSpec, Request
 _PROBING: Final = Rotation.PROBING  # reading a member of an Enum costs 70 ns in Python 3.11
 _OK: Final = Result.OK
 
-STORY_LENGTH: Final = 64
+EVENTS_KEPT: Final = 64
 """Number of events that an `InvalidTransition` can report."""
 
 
@@ -101,11 +101,11 @@ class Dispatcher:
         self._executions = Executions(self._queues, self.executors, self.policies, self._requests)
         self._wait_until: float | None = None
         self._ejections = Ejections(self.executors)
-        self._story: deque[tuple[float, Event]] = deque(maxlen=STORY_LENGTH)
+        self._recent: deque[tuple[float, Event]] = deque(maxlen=EVENTS_KEPT)
 
     def handle(self, event: Event, *, now: float) -> list[Command]:
         """Take one event; return the commands to carry out now, in order."""
-        self._story.append((now, event))
+        self._recent.append((now, event))
         commands = self._requests.commands = []
         try:
             self._observe(event, now)
@@ -120,7 +120,7 @@ class Dispatcher:
                     self._run(compared, self.queues[compared.model], now)
             self._dispatch(now)
         except InvalidTransition as error:
-            error.add_note("story: " + "; ".join(f"{t:.6f} {e}" for t, e in self._story))
+            error.add_note("last events: " + "; ".join(f"{t:.6f} {e}" for t, e in self._recent))
             raise
         return commands
 

@@ -21,10 +21,10 @@ from supervisor.sharing import GRID, CoreRequest, share
 from supervisor.slot_shares import SlotShares, slots
 from supervisor.window import ReplyWindow
 
-STORY_LENGTH = 900
+DECISIONS_KEPT = 900
 """Decisions kept per executable: the last 15 minutes at a period of one second."""
 
-STORY_TOTAL = 20_000
+DECISIONS_IN_ALL = 20_000
 """Decisions kept of all executables; one takes about 2 KB."""
 
 RESTART_LOOP = 300.0
@@ -97,7 +97,7 @@ class Supervisor:
         self.status = {m.name: known.get(m.name) or ExecutableStatus(m) for m in managed}
         for m in managed:
             self.status[m.name].managed = m  # the number of its replicas may have changed
-        length = min(STORY_LENGTH, STORY_TOTAL // max(1, len(self.status)))
+        length = min(DECISIONS_KEPT, DECISIONS_IN_ALL // max(1, len(self.status)))
         for status in self.status.values():
             if status.decisions.maxlen != length:
                 status.decisions = deque(status.decisions, maxlen=length)

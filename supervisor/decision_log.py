@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from controllers.base import Law
 from controllers.measurement import Demand, Measurement
-from roma.domain.errors import StoryError
+from roma.domain.errors import DecisionLogError
 from supervisor.contention import Contention
 from supervisor.sharing import GRID
 
@@ -95,13 +95,13 @@ def plain(decision: Decision, **more: object) -> dict[str, Any]:
 
 
 def parse(line: bytes | str) -> Decision:
-    """Return the decision that a line of JSON holds; raise `StoryError` naming the field."""
+    """Return the decision that a line of JSON holds; raise `DecisionLogError` naming the field."""
     try:
         return _DECISION.validate_json(line)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"])
-        raise StoryError(f"not a decision: {where}: {fault['msg']}") from error
+        raise DecisionLogError(f"not a decision: {where}: {fault['msg']}") from error
 
 
 def replay(law: Law, decisions: Iterable[Decision]) -> Iterator[tuple[Decision, Demand]]:

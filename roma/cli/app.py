@@ -14,7 +14,7 @@ import typer
 from roma.cli import console, interrupts
 from roma.cli.lazy_group import LazyGroup
 from roma.config import start_failures
-from roma.domain.errors import ConfigError, LaunchError, RomaError
+from roma.domain.errors import ConfigError, DecisionLogError, LaunchError, RomaError
 from roma.telemetry import logs
 
 COMMANDS = {
@@ -81,7 +81,7 @@ def main() -> None:
         # What it quotes may come from far; a terminal must not obey it.
         print(*map(logs.escaped, str(error).split("\n")), sep="\n", file=sys.stderr)
         start_failures.leave(error)
-        sys.exit(2 if isinstance(error, (ConfigError, LaunchError)) else 1)
+        sys.exit(2 if isinstance(error, ConfigError | DecisionLogError | LaunchError) else 1)
     except OSError:
         if out.fault is None:
             raise

@@ -11,7 +11,7 @@
     ├── TakenError               the operator: another supervisor controls the same cores
     ├── ModelUnavailable         the operator: a running model server cannot serve the model
     ├── ExchangeError            the next control period: a peer did not answer
-    ├── StoryError               the reader: a decision log is missing or malformed
+    ├── DecisionLogError         the reader: a decision log is missing or malformed
     ├── WireError                the operator: a peer violates the action protocol
     ├── TensorError              the client: its tensors do not fit the model
     └── BackendError             the gateway: an executable failed a request
@@ -85,7 +85,7 @@ class ExchangeError(RomaError):
     """A dispatcher did not answer the control exchange."""
 
 
-class StoryError(RomaError):
+class DecisionLogError(RomaError):
     """A decision log cannot be read."""
 
 

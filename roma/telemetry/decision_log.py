@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from roma.domain.errors import ConfigError, StoryError
+from roma.domain.errors import ConfigError, DecisionLogError
 
 MODELS = "models"
 
@@ -67,7 +67,7 @@ class DecisionLog:
 
         try:
             # A daemon: the interpreter does not wait for a disk that hangs.
-            threading.Thread(target=write, name="story", daemon=True).start()
+            threading.Thread(target=write, name="decision log", daemon=True).start()
         except RuntimeError as error:  # the system has no thread left
             done.set_result(None)
             self._fail(str(error))
@@ -115,7 +115,7 @@ def read(directory: Path, name: str) -> list[bytes]:
             if path.exists():
                 lines += path.read_bytes().splitlines()
     except OSError as error:
-        raise StoryError(f"{directory}: cannot be read: {error}") from error
+        raise DecisionLogError(f"{directory}: cannot be read: {error}") from error
     return lines
 
 

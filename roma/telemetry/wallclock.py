@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
-from roma.domain.errors import StoryError
+from roma.domain.errors import DecisionLogError
 
 LONGEST = 900.0
 """Longest time range in seconds: the last 15 minutes."""
@@ -17,14 +17,14 @@ SECONDS = 60.0
 
 
 def seconds_of(query: Mapping[str, str]) -> float:
-    """Return the time range of a query in seconds; raise `StoryError` naming the fault."""
+    """Return the time range of a query in seconds; raise `DecisionLogError` naming the fault."""
     text = query.get("seconds", str(SECONDS))
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= LONGEST:
-        raise StoryError(f"seconds = {text}: must be a number in (0, {LONGEST:g}]")
+        raise DecisionLogError(f"seconds = {text}: must be a number in (0, {LONGEST:g}]")
     return seconds
 
 

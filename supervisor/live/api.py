@@ -20,7 +20,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from roma.domain.errors import StoryError
+from roma.domain.errors import DecisionLogError
 from roma.domain.stats import quantile
 from roma.telemetry import prometheus, wallclock
 from supervisor.decision_log import Decision, plain
@@ -71,7 +71,7 @@ def application(
         loop = asked(request).loop
         try:
             seconds = wallclock.seconds_of(request.query)
-        except StoryError as error:
+        except DecisionLogError as error:
             return web.json_response({"error": str(error)}, status=400)
         now = asyncio.get_running_loop().time()
         found = decisions(loop, request.query.get("model"), now - seconds)

@@ -109,7 +109,7 @@ class ControlLoop:
             for task in listening:
                 task.cancel()
             await asyncio.gather(*listening, return_exceptions=True)
-            await self._end_story()
+            await self._end_decision_log()
 
     async def _until(self, due: float) -> float:
         """Wait until `due`, or until cores are needed earlier; return when the tick is due."""
@@ -200,7 +200,7 @@ class ControlLoop:
         if self._decision_log is not None and decisions:
             self._decision_log.offer(decision_logs.decisions(self.worker), self._records(decisions))
 
-    async def _end_story(self) -> None:
+    async def _end_decision_log(self) -> None:
         """Write the last decisions; the kernel's readings for them will never be known."""
         if self._decision_log is not None:
             known = {id(d) for d in self._complete}

@@ -15,7 +15,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from dispatcher.live.admin.dashboard_feed import DashboardFeed
-from roma.domain.errors import StoryError
+from roma.domain.errors import DecisionLogError
 from roma.telemetry import wallclock
 from roma.ui.dashboard.history import History
 
@@ -87,7 +87,7 @@ class Page:
             return self._unknown(model)
         try:
             seconds = wallclock.seconds_of(request.query)
-        except StoryError as error:
+        except DecisionLogError as error:
             return web.json_response({"error": str(error)}, status=400)
         return _json(await self._feed.decisions(model, seconds))
 

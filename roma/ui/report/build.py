@@ -28,7 +28,7 @@ class RunReport:
 def build(directory: Path, *, title: str | None = None, pictures: Path | None = None) -> RunReport:
     """Return the report on a run; write its pictures as PNG if a directory for them is given.
 
-    Raises StoryError if the run cannot be read, OSError if a picture cannot be written.
+    Raises DecisionLogError if the run cannot be read, OSError if a picture cannot be written.
     """
     run = read(directory)
     clock = Clock(run.whole, virtual=run.virtual)

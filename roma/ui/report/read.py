@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
-from roma.domain.errors import StoryError
+from roma.domain.errors import DecisionLogError
 from roma.domain.model import BUDGETS, Statistic
 from roma.telemetry import decision_log
 from roma.ui.dashboard.moments import Moment
@@ -263,18 +263,19 @@ class RecordedRun:
 
 
 def read(directory: Path) -> RecordedRun:
-    """Read the run in a directory; raise `StoryError` naming the file and the line."""
+    """Read the run in a directory; raise `DecisionLogError` naming the file and the line."""
     run = RecordedRun(directory)
     if not directory.is_dir():
-        raise StoryError(f"{directory}: no such directory")
+        why = "it must be a directory" if directory.exists() else "no such directory"
+        raise DecisionLogError(f"{directory}: {why}")
     try:
         _read_models(run)
         _read_decisions(run)
     except OSError as error:
-        raise StoryError(f"{directory}: cannot be read: {error}") from error
+        raise DecisionLogError(f"{directory}: cannot be read: {error}") from error
     if not run.models and not run.executables:
-        raise StoryError(
-            f"{directory}: no story: no record in models.jsonl or decisions-WORKER.jsonl"
+        raise DecisionLogError(
+            f"{directory}: no decision log: no record in models.jsonl or decisions-WORKER.jsonl"
         )
     return run
 
@@ -314,6 +315,8 @@ def _records(
     """Yield the records of a file with their offsets; note truncated lines."""
     if not path.exists():
         return
+    if not path.is_file():  # a named pipe would be waited for
+        raise DecisionLogError(f"{path}: must be a file")
     cut: list[int] = []
     place = good = 0
     with path.open("rb") as file:
@@ -325,7 +328,7 @@ def _records(
                 if _cut_off(error) and (good or not line.endswith(b"\n")):
                     cut.append(number)
                     continue
-                raise StoryError(f"{path}:{number}: not {what}: {_fault(error)}") from error
+                raise DecisionLogError(f"{path}:{number}: not {what}: {_fault(error)}") from error
             good += 1
             yield record, begin
     if cut:

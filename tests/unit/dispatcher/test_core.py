@@ -407,7 +407,7 @@ def test_failed_and_invalid_answers_are_no_fast_responses(harness):
     assert core.executors["m@w"].expected("m") is None
 
 
-def test_an_illegal_step_raises_changes_nothing_and_tells_the_story(harness):
+def test_an_illegal_step_raises_changes_nothing_and_lists_the_last_events(harness):
     core = harness.build("m")
     harness.cpu("m@w", "m")
     with pytest.raises(

@@ -3,6 +3,8 @@
 import errno
 import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -13,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from roma.cli.app import app
-from roma.domain.errors import ConfigError, StoryError
+from roma.domain.errors import ConfigError, DecisionLogError
 from roma.lab.sim.scenario import SupervisorFault
 from roma.lab.sim.simulation import Simulation
 from roma.telemetry.decision_log import DecisionLog
@@ -238,7 +240,7 @@ def test_a_line_cut_off_in_the_middle_costs_the_line_it_runs_into(run, tmp_path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"models": b"", "decisions_w": None}, "no story: no record in models.jsonl"),
+        ({"models": b"", "decisions_w": None}, "no decision log: no record in models.jsonl"),
         (
             {"models": b'{"a": 1}\n'},
             r"models.jsonl:1: not a second of a model: model: Field required",
@@ -250,7 +252,7 @@ def test_a_line_cut_off_in_the_middle_costs_the_line_it_runs_into(run, tmp_path)
     ],
 )
 def test_what_is_no_story_is_one_line_with_file_and_line(run, tmp_path, changes, message):
-    with pytest.raises(StoryError, match=message) as caught:
+    with pytest.raises(DecisionLogError, match=message) as caught:
         read(copied(run, tmp_path, **changes))
     assert "\n" not in str(caught.value)
 
@@ -259,13 +261,34 @@ def test_what_is_no_story_is_one_line_with_file_and_line(run, tmp_path, changes,
 def test_a_time_that_is_none_names_its_field(run, tmp_path, at):
     lines = (run[1] / "models.jsonl").read_bytes().splitlines()
     lines[4] = orjson.dumps({**orjson.loads(lines[4]), "at": at})
-    with pytest.raises(StoryError, match=r"models.jsonl:5: .*: at: "):
+    with pytest.raises(DecisionLogError, match=r"models.jsonl:5: .*: at: "):
         read(copied(run, tmp_path, models=b"\n".join(lines)))
 
 
 def test_no_directory_is_one_line(tmp_path):
-    with pytest.raises(StoryError, match="nowhere: no such directory"):
+    with pytest.raises(DecisionLogError, match="nowhere: no such directory"):
         read(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    with pytest.raises(DecisionLogError, match="file: it must be a directory"):
+        read(tmp_path / "file")
+
+
+def test_a_named_pipe_is_refused_and_not_waited_for(run, tmp_path):
+    copied(run, tmp_path)
+    (tmp_path / "models.jsonl").unlink()
+    os.mkfifo(tmp_path / "models.jsonl")
+    with pytest.raises(DecisionLogError, match=r"models.jsonl: must be a file"):
+        read(tmp_path)
+
+
+def test_a_wrong_argument_ends_the_command_with_2(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "roma", "report", tmp_path / "nowhere"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, f"{tmp_path}/nowhere: no such directory\n")
 
 
 @pytest.mark.parametrize("missing", ["models", "decisions_w"])

@@ -5,9 +5,9 @@ import pytest
 
 from controllers import registry
 from controllers.measurement import Demand, Measurement
-from roma.domain.errors import StoryError
+from roma.domain.errors import DecisionLogError
 from roma.domain.model import ModelSpec, Sla
-from supervisor.core import STORY_LENGTH, STORY_TOTAL
+from supervisor.core import DECISIONS_IN_ALL, DECISIONS_KEPT
 from supervisor.decision_log import Decision, parse, plain, replay
 from supervisor.decision_text import Limit, explain, limit
 from supervisor.executables import Managed
@@ -89,9 +89,9 @@ def test_the_story_is_bounded_for_one_executable_and_for_all_together():
         Managed(f"m{i}@w", ModelSpec("m", Sla(0.5), 1.0), 0.1, 4.0, initial=1.0) for i in range(100)
     ]
     core = build(managed=many)
-    assert core.status["m0@w"].decisions.maxlen == STORY_TOTAL // 100
+    assert core.status["m0@w"].decisions.maxlen == DECISIONS_IN_ALL // 100
     core.manage(many[:1])
-    assert core.status["m0@w"].decisions.maxlen == STORY_LENGTH
+    assert core.status["m0@w"].decisions.maxlen == DECISIONS_KEPT
 
 
 M = Measurement(
@@ -216,9 +216,9 @@ def test_an_idle_model_and_one_without_an_answer():
 def test_a_line_that_is_no_decision_names_the_field():
     good = plain(decision())
     assert parse(orjson.dumps(good)) == decision()
-    with pytest.raises(StoryError, match="not a decision: capacity: "):
+    with pytest.raises(DecisionLogError, match="not a decision: capacity: "):
         parse(orjson.dumps(good | {"capacity": "many"}))
-    with pytest.raises(StoryError, match="not a decision"):
+    with pytest.raises(DecisionLogError, match="not a decision"):
         parse(b'{"time": 1.0')
 
 
