@@ -18,7 +18,7 @@ from roma.cli.options import ConfigFile
 from roma.config import schema as roma_config
 from roma.config.profile import MachineProfile, ModelProfile, Profiles
 from roma.config.schema import Config
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, in_words
 from roma.tools.profiling import inputs, machine, measure, plan, report
 from roma.tools.profiling.inputs import Inputs
 
@@ -138,7 +138,7 @@ def _config(file: Path) -> Config:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from error
+        raise ConfigError(f"{file}: cannot be read: {in_words(error)}") from error
     config = roma_config.parse(text, source=str(file))
     base = file.resolve().parent
     models = {

@@ -16,7 +16,7 @@ from roma.deploy.compose import SETTINGS, render
 from roma.deploy.kubernetes import helm
 from roma.deploy.kubernetes.render import Images, left_out
 from roma.deploy.kubernetes.render import render as render_kubernetes
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, in_words
 
 command = typer.Typer(
     help="Write a deployment for other tools.", no_args_is_help=True, add_completion=False
@@ -106,4 +106,4 @@ def _writable(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"out = {out}: cannot be written: {error}") from error
+        raise ConfigError(f"out = {out}: cannot be written: {in_words(error)}") from error

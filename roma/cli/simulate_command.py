@@ -23,7 +23,7 @@ from roma.cli.progress import OnProgress, progress
 from roma.config import file_edit, yaml_file
 from roma.config.placement import executables
 from roma.config.schema import Config
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, in_words
 from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.scenario import from_config
 from roma.lab.sim.simulation import Simulation
@@ -218,7 +218,9 @@ def _make(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--record = {directory}: cannot be written: {error}") from error
+        raise ConfigError(
+            f"--record = {directory}: cannot be written: {in_words(error)}"
+        ) from error
 
 
 def _save(result: SimulationResult, directory: Path) -> None:
@@ -233,4 +235,6 @@ def _save(result: SimulationResult, directory: Path) -> None:
                 rows.writerow((s.time, s.applied, response_time, s.throughput))
             file_edit.output(directory / f"{name}.csv", text.getvalue())
     except OSError as error:
-        raise ConfigError(f"--record = {directory}: cannot be written: {error}") from error
+        raise ConfigError(
+            f"--record = {directory}: cannot be written: {in_words(error)}"
+        ) from error

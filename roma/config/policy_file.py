@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from roma.config import file_edit, yaml_file
 from roma.config.yaml_file import Fault
 from roma.domain.actions import ModelCapabilities
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, in_words
 from roma.domain.variants import Variant
 
 FORMAT: Final = 1
@@ -188,7 +188,7 @@ def load(path: Path) -> Policy:
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from error
     version = data.get("format") if isinstance(data, dict) else None

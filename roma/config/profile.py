@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from roma.config import yaml_file
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, in_words
 
 Positive = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
@@ -71,7 +71,7 @@ def load(path: Path) -> Profiles:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
     data = yaml_file.read(text, source=str(path))
     try:
         return Profiles.model_validate(data)

@@ -14,7 +14,7 @@ from roma.config import checks, policy_file, presets, renamed, yaml_file
 from roma.config import profile as profiles
 from roma.config.scheduling import QualityConfig
 from roma.config.topology import Topology
-from roma.domain.errors import ConfigError, naming
+from roma.domain.errors import ConfigError, in_words, naming
 from roma.domain.model import ModelSpec
 from roma.domain.variants import Variant
 
@@ -38,7 +38,7 @@ def load(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
     config = parse(text, source=str(path))
     base = path.resolve().parent
     with naming("profile"):
@@ -117,7 +117,7 @@ def _read_gains(path: Path, law: str) -> dict[str, float | str]:
         data = yaml_file.read(path.read_text(encoding="utf-8"), source=str(path))
         found = _GainsFile.model_validate(data)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
     except ValidationError as error:
         raise ConfigError("\n".join(yaml_file.describe(error, str(path)))) from error
     if found.law != law:

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 
 from roma.config.watched_file import Watched
-from roma.domain.errors import ConfigError, RomaError
+from roma.domain.errors import ConfigError, RomaError, in_words
 
 FAULT_FILE = "ROMA_FAULT_FILE"
 """Environment variable with the file for the reason of a program that gives up."""
@@ -55,7 +55,7 @@ def _read(file: Path) -> Mapping[str, str]:
     try:
         found = orjson.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"faults = {file}: cannot be read: {error}") from error
+        raise ConfigError(f"faults = {file}: cannot be read: {in_words(error)}") from error
     if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
         raise ConfigError(f"faults = {file}: must be an object of reasons by executable")
     return found

@@ -14,7 +14,7 @@ from roma.config import file_edit, schema
 from roma.config.diff import compare
 from roma.config.schema import Config
 from roma.deploy.model_paths import unservable
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, in_words
 
 Document = MutableMapping[str, Any]
 """A roma.yaml as it is written, with its comments."""
@@ -35,7 +35,7 @@ def _edited(file: Path, change: Callable[[Document], None]) -> Config:
     try:
         document = _yaml().load(file.read_text(encoding="utf-8"))
     except YAMLError as error:
-        raise ConfigError(f"{file}: cannot be edited: {error}") from error
+        raise ConfigError(f"{file}: cannot be edited: {in_words(error)}") from error
     before = {name: dict(entry) for name, entry in document["models"].items()}
     _refuse_shared(file, document["models"])
     change(document)
@@ -52,7 +52,7 @@ def _edited(file: Path, change: Callable[[Document], None]) -> Config:
                 raise ConfigError(f"{file}: {fault}")
         file_edit.write(file, _text(document))
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be written: {error}") from error
+        raise ConfigError(f"{file}: cannot be written: {in_words(error)}") from error
     except ConfigError as error:
         raise ConfigError(str(error).replace(str(scratch), str(file))) from error
     finally:

@@ -36,6 +36,11 @@ class ConfigError(RomaError):
     """The configuration is wrong; the message has one line per fault."""
 
 
+def in_words(error: Exception) -> str:
+    """Return an error without the system's number and path: what names it names its path."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 @contextlib.contextmanager
 def naming(key: str) -> Iterator[None]:
     """Prefix each fault of a file with the configuration key that names it; "" adds no prefix."""

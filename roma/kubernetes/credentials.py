@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, in_words
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Directory with a pod's own credentials."""
@@ -107,7 +107,7 @@ def _in_cluster(host: str, port: str) -> ClusterCredentials:
         tls = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT / "ca.crt"))
         (SERVICE_ACCOUNT / "token").read_text()
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{SERVICE_ACCOUNT}: cannot be read: {error}") from error
+        raise ConfigError(f"{SERVICE_ACCOUNT}: cannot be read: {in_words(error)}") from error
     shown = f"[{host}]" if ":" in host else host
     token = TokenFile(SERVICE_ACCOUNT / "token")
     return ClusterCredentials(
@@ -133,7 +133,7 @@ class _Kubeconfig:
         try:
             found = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read: {error}") from error
+            raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
         except (yaml.YAMLError, *_YAML_ERRORS) as error:
             # Without the text that it quotes, which may be a token's.
             mark = getattr(error, "problem_mark", None)
@@ -193,7 +193,9 @@ class _Kubeconfig:
             try:
                 path.read_text(encoding="ascii")
             except (OSError, ValueError) as error:
-                raise self._fault(f"{key}.tokenFile", path, f"readable: {error}") from error
+                raise self._fault(
+                    f"{key}.tokenFile", path, f"readable: {in_words(error)}"
+                ) from error
             return TokenFile(path)
         text = str(user.get("token") or "").strip()
         if not (text.isascii() and text.isprintable()):

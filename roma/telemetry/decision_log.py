@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from roma.domain.errors import ConfigError, DecisionLogError
+from roma.domain.errors import ConfigError, DecisionLogError, in_words
 
 MODELS = "models"
 
@@ -50,7 +50,9 @@ class DecisionLog:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"decision log = {directory}: cannot be written: {error}") from error
+            raise ConfigError(
+                f"decision log = {directory}: cannot be written: {in_words(error)}"
+            ) from error
 
     def offer(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Append records on a separate thread; records offered while the disk hangs are lost."""
@@ -115,7 +117,9 @@ def read(directory: Path, name: str) -> list[bytes]:
             if path.exists():
                 lines += path.read_bytes().splitlines()
     except OSError as error:
-        raise DecisionLogError(f"{directory}: cannot be read: {error}") from error
+        raise DecisionLogError(
+            f"{error.filename or directory}: cannot be read: {in_words(error)}"
+        ) from error
     return lines
 
 

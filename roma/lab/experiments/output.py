@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from roma.config import file_edit
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, in_words
 from roma.lab.experiments.base import Output, Picture, Table
 
 DPI = 90
@@ -56,7 +56,7 @@ def make(directory: Path) -> None:
         with TemporaryFile(dir=directory):
             pass
     except OSError as error:
-        raise ConfigError(f"--out = {directory}: cannot be written: {error}") from error
+        raise ConfigError(f"--out = {directory}: cannot be written: {in_words(error)}") from error
 
 
 def save(output: Output, directory: Path, *, vector: bool = True) -> list[Path]:
@@ -75,7 +75,7 @@ def save(output: Output, directory: Path, *, vector: bool = True) -> list[Path]:
         for picture in output.pictures:
             written += _save_picture(picture, directory, vector)
     except OSError as error:
-        raise ConfigError(f"--out = {directory}: cannot be written: {error}") from error
+        raise ConfigError(f"--out = {directory}: cannot be written: {in_words(error)}") from error
     return written
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
-from roma.domain.errors import DecisionLogError
+from roma.domain.errors import DecisionLogError, in_words
 from roma.domain.model import BUDGETS, Statistic
 from roma.telemetry import decision_log
 from roma.ui.dashboard.moments import Moment
@@ -272,7 +272,9 @@ def read(directory: Path) -> RecordedRun:
         _read_models(run)
         _read_decisions(run)
     except OSError as error:
-        raise DecisionLogError(f"{directory}: cannot be read: {error}") from error
+        raise DecisionLogError(
+            f"{error.filename or directory}: cannot be read: {in_words(error)}"
+        ) from error
     if not run.models and not run.executables:
         raise DecisionLogError(
             f"{directory}: no decision log: no record in models.jsonl or decisions-WORKER.jsonl"
