@@ -236,7 +236,8 @@ def _head(request: web.Request) -> Head:
     assert resource is not None
     prefix = resource.canonical.removesuffix("/{tail}")
     head.method = request.method
-    head.target = decoded(request.raw_path[len(prefix) :].encode("utf-8", "surrogateescape"))
+    path = routes.origin_form(request.raw_path)[len(prefix) :]
+    head.target = decoded(path.encode("utf-8", "surrogateescape"))
     head.version = f"{request.version.major}.{request.version.minor}"
     headers = head.headers
     for name, value in request.raw_headers:

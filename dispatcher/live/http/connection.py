@@ -323,7 +323,7 @@ class Connection(ClientConnection):
             return
         head, method = request.head, parser.get_method()
         head.method = decoded(method)
-        head.target = decoded(self._target)
+        head.target = routes.origin_form(decoded(self._target))
         head.keep_alive = parser.should_keep_alive()
         objection: head_checks.Objection | None = head_checks.BAD_LINE
         if self._cursor.on_request_line(method, self._target):

@@ -30,12 +30,27 @@ _V1 = re.compile(
 _V2 = re.compile(
     rf"/v2/models/(?P<model>{_NAME})(?:/versions/(?P<version>{_NAME}))?(?P<rest>/ready|/infer)?"
 )
+_ABSOLUTE = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 _NAMELESS = re.compile(r"/v1/models(?:/versions/[0-9]+|/labels/[^/:]+)?(?:/metadata)?")
 USUAL: Final = 256
 """Longest path that is cached: unauthenticated clients may send any text."""
 
 OPEN: Final = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """Paths of load balancers' probes, allowed without a key and under any host name."""
+
+
+def origin_form(target: str) -> str:
+    """Return a target without scheme and authority, which the absolute form has.
+
+    A server accepts that form too (RFC 9112 §3.2.2).
+    """
+    if target.startswith("/"):
+        return target
+    match = _ABSOLUTE.match(target)
+    if match is None:
+        return target
+    rest = target[match.end() :]
+    return rest if rest.startswith("/") else f"/{rest}"
 
 
 def is_open(target: str) -> bool:
@@ -110,8 +125,6 @@ def parse(method: str, path: str) -> Route | None:
 
 
 def _parse(method: str, path: str) -> Route | None:
-    if path.startswith("http://"):  # a server accepts the absolute form too (RFC 9112 §3.2.2)
-        path = "/" + path[7:].partition("/")[2]
     path = path.partition("?")[0]
     match = (_V2 if path.startswith("/v2/") else _V1).fullmatch(path)
     if match is None or not path.isascii():

@@ -79,6 +79,30 @@ async def test_a_body_that_is_not_compressed_as_it_says_is_400(front_end):
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", PREDICT, 200),
+        ("GET", "/healthz", 200),
+        ("GET", "/readyz?verbose", 200),
+        ("GET", "/v2", 200),
+        ("GET", "/v1/models", 400),
+        ("GET", "?/healthz", 404),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["http", "HTTP", "https"])
+async def test_the_absolute_form_of_a_target_is_understood(front_end, scheme, method, path, status):
+    await front_end.open()
+    prefix = getattr(front_end, "prefix", "")
+    reader, writer = await asyncio.open_connection("127.0.0.1", front_end.port)
+    target = f"{scheme}://localhost:1{prefix}{path}"
+    writer.write(f"{method} {target} HTTP/1.1\r\nHost: localhost:1\r\n".encode())
+    writer.write(b"Connection: close\r\nContent-Length: 2\r\n\r\n{}")
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status", "text"),
     [
         ("POST", "/v1/models/other:predict", 404, "Servable not found for request: Latest(other)"),
