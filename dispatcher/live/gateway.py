@@ -39,7 +39,7 @@ from dispatcher.state.executors import RECOVERY
 from roma.domain.errors import BackendError, BackendTimeout
 from roma.domain.events import Fail, Reason, Reject
 from roma.domain.model import Priority
-from roma.tensors.inflate import inflated_size
+from roma.tensors.inflate import inflated_size, is_compressed
 
 log: Final = logging.getLogger(__name__)
 
@@ -52,9 +52,6 @@ _REJECTED = {
 }
 
 _MAX_TIMEOUT_DIGITS: Final = 9
-CODINGS: Final = ("gzip", "deflate")
-"""Encodings of request bodies that model servers know."""
-
 READ: Final = 2**16
 """Bytes of a compressed body that are unpacked to learn its size, in a quarter of a millisecond."""
 
@@ -164,8 +161,7 @@ class Gateway(Handler):
             priority = Priority.LOW
         message = Message(_form(head, route), request.body)
         call = HttpCall(self, connection, route, message, context)
-        coding = message.template.content_encoding
-        if coding is not None and coding.lower() in CODINGS:  # others cannot be read
+        if is_compressed(message.template.content_encoding):  # others cannot be read
             call.size = inflated_size(message.body, READ)
         call.deadline, call.priority, call.grant = deadline, priority, request.grant
         if self._planned_devices is not None:

@@ -18,7 +18,7 @@ from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
 from roma.serving.models import Models
 from roma.serving.route import RestResponse, RestRoute
 from roma.serving.workers import ComputeThreads
-from roma.tensors.inflate import inflate
+from roma.tensors.inflate import inflate, is_compressed
 
 BODY_TIMEOUT = 60.0
 """Most seconds a client may take to send a body after its headers."""
@@ -132,7 +132,7 @@ class RestServer:
             raise RequestError(late, Code.DEADLINE_EXCEEDED) from None
 
     def _answer(self, route: RestRoute, body: bytes, headers: Mapping[str, str]) -> RestResponse:
-        if headers.get("Content-Encoding", "").lower() in ("gzip", "deflate"):
+        if is_compressed(headers.get("Content-Encoding")):
             body = inflate(body, self._max_body_bytes)
         return route.answer(self._models, body, headers)
 

@@ -22,6 +22,15 @@ LOOKS = 64
 _GZIP = b"\x1f\x8b"
 
 
+def is_compressed(coding: str | None) -> bool:
+    """Return True if a body with this Content-Encoding is in a format that `inflate` supports.
+
+    TensorFlow Serving reads every value that contains "gzip" as gzip: x-gzip, which is the same
+    (RFC 9110 §8.4.1.3), and a list of codings.
+    """
+    return coding is not None and (coding.lower() == "deflate" or "gzip" in coding.lower())
+
+
 def inflate(body: bytes, limit: int) -> bytes:
     """Return a decompressed body; raises RequestError, or BodyTooLarge beyond `limit`.
 

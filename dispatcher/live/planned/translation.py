@@ -30,7 +30,7 @@ from roma.security.tokens import Token, watched
 from roma.telemetry.threads import in_thread
 from roma.tensors.arrays import check_shape
 from roma.tensors.errors import BodyTooLarge, Code, RequestError
-from roma.tensors.inflate import inflate
+from roma.tensors.inflate import inflate, is_compressed
 from roma.tensors.jsontext import parse
 from roma.tensors.tfjson import DEFAULT_SIGNATURE, Layout, decode_predict, signature_name
 
@@ -158,12 +158,12 @@ class PlannedDevices:
         """
         if not self._driver.core.executors.serve(model):
             return None
-        coding = (message.template.content_encoding or "").lower()
+        is_packed = is_compressed(message.template.content_encoding)
         known, most = self._signatures[model], self._driver.core.queues[model].spec.max_waiting
 
         def read() -> _Examples:
             body = message.body
-            if coding in ("gzip", "deflate"):
+            if is_packed:
                 body = inflate(body, self.max_body)
             return _examples(body, known, most)
 

@@ -111,9 +111,10 @@ async def test_a_batch_of_numbers_is_no_batch_of_vectors(harness):
     assert (await deployment.ask([1], [2]))[0] == 200
 
 
-async def test_compressed_bodies_are_inflated_up_to_the_bound(harness):
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip"])
+async def test_compressed_bodies_are_inflated_up_to_the_bound(harness, coding):
     deployment = await PlannedDeployment(harness).open(worker={}, gateway={"max_body_bytes": 1024})
-    headers = {"Content-Encoding": "gzip"}
+    headers = {"Content-Encoding": coding}
     body = gzip.compress(b'{"instances": [[1, 2]]}')
     assert await answer(harness.predict(body, headers=headers)) == (
         200,
