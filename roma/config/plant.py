@@ -4,6 +4,7 @@ Costs come from a profile (`profile:` of the file, written by `roma profile`) or
 which takes precedence. Times are seconds, CPU is cores, cost is core-seconds per request.
 """
 
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -24,8 +25,8 @@ Spell = Annotated[float, Field(ge=0.1, le=10_000_000, allow_inf_nan=False)]
 
 
 def _as_text(value: object) -> object:
-    """Return a single rate, which YAML reads as a number, as text."""
-    return f"{value:g}" if isinstance(value, (int, float)) else value
+    """Return a single rate, which YAML reads as a number, as text without an exponent."""
+    return f"{Decimal(repr(value)):f}" if isinstance(value, (int, float)) else value
 
 
 class LoadKind(StrEnum):

@@ -5,6 +5,7 @@ import pytest
 from roma.config import schema
 from roma.domain.errors import ConfigError
 from roma.lab.sim.scenario import from_config
+from roma.workload.arrivals import Profile
 
 GOOD = """
 models:
@@ -30,6 +31,22 @@ def test_a_good_section_says_what_it_means():
     profile = scenario.profiles["m"]
     assert (profile.cost, profile.noise, profile.parallelism) == (0.02, 0.1, 2)
     assert list(scenario.arrivals) == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps"),
+    [
+        ("10", [10]),
+        ("0.5", [0.5]),
+        ("0.0000116", [1.16e-5]),
+        ("1234567", [1234567]),
+        ("1-2", [1, 2]),
+    ],
+)
+def test_a_single_rate_is_what_was_written(rate, steps):
+    config = schema.parse(GOOD.replace("profile: 10-20", f"profile: {rate}"))
+    load = config.plant.models["m"].load
+    assert [s.rate for s in Profile.parse(load.profile, step=load.step).steps] == steps
 
 
 def test_what_the_plant_says_wins_over_the_profile():
