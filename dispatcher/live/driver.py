@@ -377,7 +377,8 @@ class Driver:
             self._log_backend_error(command.executor, result)
             gone = not isinstance(result, BackendSilent)
             self.handle(ExecutionUnreachable(command.execution, gone))
-            self.suspects[command.executor].set()
+            if command.executor in self.core.executors:
+                self.suspects[command.executor].set()
         else:
             assert isinstance(result, BackendError)
             self._log_backend_error(command.executor, result)

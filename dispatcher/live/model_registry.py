@@ -103,6 +103,7 @@ class ModelRegistry:
         for model in change.removed:
             self._driver.handle(ModelRemoved(model))
             self._service.closing.discard(model)
+            self._service.warming_up.discard(model)
         for model in change.added:
             self._driver.handle(ModelAdded(specs[model]))
             self._service.warming_up.add(model)
@@ -183,6 +184,7 @@ class ModelRegistry:
             self._driver.handle(ExecutorSuspected(name))  # it gets no more requests
             await self._until(lambda: not executor.running)
         self._driver.handle(ExecutorRemoved(name))
+        self._driver.suspects.pop(name, None)
         self._service.reasons.note(name)
         watching.cancel()
         if is_planned:

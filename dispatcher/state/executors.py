@@ -393,7 +393,10 @@ class Executors:
         """Forget an executor."""
         executor = self._by_name.pop(name)
         for model in executor.spec.models:
-            self._by_model[model].remove(executor)
+            serving = self._by_model[model]
+            serving.remove(executor)
+            if not serving:
+                del self._by_model[model]
         if executor in self.gpus:
             self.gpus.remove(executor)
 

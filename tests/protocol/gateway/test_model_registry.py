@@ -122,6 +122,19 @@ async def test_models_come_and_go_under_load_and_the_others_lose_nothing(town):
     assert list(town.core.queues) == ["b", "a"]
 
 
+async def test_of_what_has_gone_nothing_is_kept(town):
+    """Pods have new names each time: what is kept of each fills the memory in the end."""
+    town.servers["c"].available = False
+    await town.registry.follow(town.file("abc"))
+    await town.registry.follow(town.file("b"))
+    assert list(town.service.driver.suspects) == ["b@w"]
+    assert list(town.core.executors._by_model) == ["b"]
+    assert not town.service.warming_up
+    await town.registry.follow(town.file("ab"))
+    await town.until(lambda: town.core.executors["a@w"].live)
+    assert await predict(town, "a") == 200
+
+
 END = {
     "model_version_status": [
         {
