@@ -76,6 +76,7 @@ class Supervisor:
         dispatchers: int = 1,
     ) -> None:
         self.status: dict[str, ExecutableStatus] = {}
+        self._parts = SlotShares()
         self.manage(managed)
         self.capacity = capacity
         self.sharing = sharing
@@ -85,7 +86,6 @@ class Supervisor:
         self._windows: dict[str, ReplyWindow] = {}
         self._usable: list[ReplyWindow] = []
         """The windows of this tick that have a period to measure."""
-        self._parts = SlotShares()
         self._dispatchers = dispatchers
         self._ticked_at: float | None = None
         self.contention: Contention | None = None
@@ -97,6 +97,7 @@ class Supervisor:
         self.status = {m.name: known.get(m.name) or ExecutableStatus(m) for m in managed}
         for m in managed:
             self.status[m.name].managed = m  # the number of its replicas may have changed
+        self._parts.keep(self.status)
         length = min(DECISIONS_KEPT, DECISIONS_IN_ALL // max(1, len(self.status)))
         for status in self.status.values():
             if status.decisions.maxlen != length:

@@ -7,7 +7,7 @@ period later, and only once it is no longer in flight.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 EVEN = 0.5
 """Part of the slots that is divided evenly, whatever the dispatchers' load: when one ends, its
@@ -43,6 +43,10 @@ class SlotShares:
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], int] = {}
         self._before: dict[tuple[str, str], int] = {}
+
+    def keep(self, executables: Collection[str]) -> None:
+        """Forget all other executables."""
+        self._told = {key: slots for key, slots in self._told.items() if key[1] in executables}
 
     def begin(self) -> None:
         """Begin a control period."""

@@ -55,6 +55,7 @@ class ServerMeters:
         """Return the readings that have arrived since the last call; ask these pods from now on."""
         clock = asyncio.get_running_loop().time
         self._pods = pods
+        self._unread = {name: why for name, why in self._unread.items() if name in pods}
         if self._asking is None:
             self._asking = asyncio.create_task(self._keep_asking(clock()))
         elif self._asking.done():

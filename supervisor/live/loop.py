@@ -149,6 +149,7 @@ class ControlLoop:
             managed, self._actuator, done = self._change
             self._change = None
             self.core.manage(managed)
+            self._failing.intersection_update(self.core.status)
             done.set_result(None)
         readings, replies = await asyncio.gather(self._actuator.read(), self._reports())
         clock = asyncio.get_running_loop().time

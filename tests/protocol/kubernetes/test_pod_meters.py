@@ -55,3 +55,13 @@ async def test_a_reading_that_no_cgroup_has_is_none(answers, text, caplog):
     await until(has_read)
     assert (found[-1].cores, found[-1].usage) == (0.5, 3.0)
     assert "an answer to GET /roma/v1/cpu that is no reading" in caplog.text
+
+
+async def test_nothing_is_kept_of_a_pod_that_went_while_it_could_not_be_read(answers):
+    texts, meters = answers
+    texts.append("{}")
+    pods = {"a@w": parse(pod("a"), "model-server")}
+    await until(lambda: not meters.read(pods)["a@w"] and meters._unread)
+    await until(lambda: not meters.read({}) and not meters._calls)
+    assert not meters.read({})
+    assert not meters._unread

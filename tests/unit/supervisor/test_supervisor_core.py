@@ -401,6 +401,16 @@ def test_what_was_never_read_is_divided_too():
     assert [(r.applied, r.share) for r in found] == [(8.0, 0.5), (8.0, 0.5)]
 
 
+def test_the_slots_of_an_executable_that_has_gone_are_nobodys():
+    managed = Managed("m@w", M, 0.1, 8.0, 8.0)
+    core = build(managed=[managed], dispatchers=2)
+    core.tick({d: reply(report()) for d in "ab"}, {"m@w": reading(8.0)}, now=1.0)
+    assert [core.readings(d)[0].share for d in "ab"] == [0.5, 0.5]
+    core.manage([])
+    core.manage([managed])
+    assert not core._parts._told
+
+
 def test_a_dispatcher_gone_for_good_no_longer_blinds_the_others():
     core = build()
     for i in range(1, 8):
