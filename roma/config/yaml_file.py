@@ -86,6 +86,15 @@ def read(text: str, *, source: str, secret: bool = False) -> Any:
         raise ConfigError(f"{source}: not valid YAML: nested too deeply") from None
 
 
+_KINDS = {
+    "dict_type": "must be a mapping",
+    "list_type": "must be a list",
+    "model_type": "must be a mapping",
+    "tuple_type": "must be a list",
+}
+"""Kinds of values by pydantic's fault, in the words of YAML."""
+
+
 def describe(error: ValidationError, source: str, *, secret: bool = False) -> list[str]:
     """Return pydantic's faults as lines: `source: key = value: bound`.
 
@@ -107,7 +116,7 @@ def describe(error: ValidationError, source: str, *, secret: bool = False) -> li
             shown, message = _one_line(_short.repr(found["input"])), "unknown key"
         else:
             shown = _show(found["input"])
-            message = found["msg"][0].lower() + found["msg"][1:]
+            message = _KINDS.get(found["type"]) or found["msg"][0].lower() + found["msg"][1:]
         if secret:
             shown = _HIDDEN
         lines.append(f"{source}: {_one_line(key) or 'file'} = {shown}: {_one_line(message)}")

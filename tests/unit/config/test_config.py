@@ -354,7 +354,12 @@ def test_faults_of_listed_executables(executable, line):
     ("text", "line"),
     [
         ("", "roma.yaml: the file is empty"),
-        ("[1]", "roma.yaml: file = [1]: input should be a valid dictionary or instance of Config"),
+        ("[1]", "roma.yaml: file = [1]: must be a mapping"),
+        (
+            "models: {m: {sla: {response_time: 1}}}\nworkers:",
+            "roma.yaml: workers = None: must be a list",
+        ),
+        ("models: {m: }\nworkers: []", "roma.yaml: models.m = None: must be a mapping"),
         (
             "models: {m: {sla: {response_time: 1}}}\nworkers: []",
             "roma.yaml: workers = []: must be at least one",
