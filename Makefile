@@ -21,10 +21,6 @@ FAST := $(addprefix tests/,unit properties virtual_time protocol stories)
 # Half of what they do is waiting for sockets and programs: more processes than two cores.
 PARALLEL := --numprocesses 4 --dist loadfile
 DECISIONS := $(addprefix tests/,unit/dispatcher unit/supervisor protocol/gateway virtual_time/experiments virtual_time/golden properties)
-# Two targets at once; and, for what only computes, the CPU time that the other one leaves.
-BESIDE := $(MAKE) --no-print-directory --jobs=2 --output-sync=target
-SPARE := tools/spare.sh
-PATIENT := --timeout 900
 SOURCES := $(shell find roma controllers dispatcher supervisor -name '*.py')
 QUIET := --quiet --disable-pip-version-check
 # Many images set it; every process of a run of the tests would then compile every module again.
@@ -37,7 +33,7 @@ KUBERNETES := .cache/kubernetes
 KUBERNETES_VERSION := $(shell sed -n 's/.*k8s.io\/kubernetes v\([0-9.]*\).*/\1/p' tools/kubernetes/go.mod)
 export KUBEBUILDER_ASSETS ?= $(CURDIR)/$(KUBERNETES)/bin
 
-.PHONY: help install dev demo compare test test-all test-long test-docker test-compute kubernetes check docs bench peers faults fuzz soak wheel images pictures clean lock
+.PHONY: help install dev demo compare test test-all test-long kubernetes check docs bench peers faults fuzz soak wheel images pictures clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -74,22 +70,15 @@ compare: $(DEMO)  ## The demo, and the same load again under the law `rules`.
 test: $(DEV)  ## Tests without an engine, a browser or a framework (3 to 6 minutes on two cores).
 	$(BIN)/pytest $(PARALLEL) -m "not long" $(FAST)
 
-# Compiling takes one core, and the tests of containers mostly wait.
-test-all: $(DEV)  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.
-	@$(BESIDE) test-long $(COMPILED)/.built
-	@$(BESIDE) test-docker test-compute
-	$(BIN)/pytest tests/system --ignore tests/system/docker --ignore tests/system/kubernetes
+test-all: $(DEV) $(BUILD)  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-long $(COMPILED)/.built
+	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/tensorflow
+	$(BIN)/pytest tests/system --ignore tests/system/kubernetes
+	$(BIN)/pytest tests/pytorch
+	ROMA_COMPILED=1 $(BIN)/pytest $(PARALLEL) --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
 
 test-long: $(DEV)
 	$(BIN)/pytest $(PARALLEL) $(FAST)
-
-test-docker: $(DEV) $(COMPILED)/.built
-	$(BIN)/pytest tests/system/docker
-
-test-compute: $(DEV) $(COMPILED)/.built
-	$(SPARE) $(BIN)/pytest $(PATIENT) --numprocesses 2 --dist loadfile tests/tensorflow
-	$(SPARE) $(BIN)/pytest $(PATIENT) tests/pytorch
-	ROMA_COMPILED=1 $(SPARE) $(BIN)/pytest $(PATIENT) $(PARALLEL) --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
 
 kubernetes: $(DEV) $(KUBERNETES)/.built  ## Tests against a real API server and a real kubelet (builds them first: 10 minutes).
 	$(BIN)/pytest tests/system/kubernetes
