@@ -24,7 +24,6 @@ time.sleep(60)
 @pytest.fixture
 async def broken(tmp_path, monkeypatch):
     monkeypatch.setattr(children, "LONGEST_DELAY", 0.05)
-    monkeypatch.setattr(children, "STEADY", 0.5)
     made = []
 
     def make(status=2, **how):
@@ -75,6 +74,7 @@ async def test_why_a_program_does_not_stay_up_is_known_also_while_it_is_tried(
     assert child.trouble == words
     model.touch()
     await until(model.with_name("running").exists)
+    monkeypatch.setattr(children, "STEADY", 0.5)
     await until(lambda: not child.trouble)  # it has run for STEADY seconds
     assert child.pid is not None
     assert not (tmp_path / "server.fault").exists()
