@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from roma.cli.interrupts import INTERRUPTED
 from roma.security import tokens
 from roma.tools import load
 from roma.tools.load.outcomes import Progress as LoadProgress
@@ -92,19 +93,26 @@ def command(
 
 
 def run(options: LoadOptions) -> None:
-    """Send the load and print the report; Ctrl-C ends it early with what was seen."""
+    """Send the load and print the report; end the process with its exit status.
+
+    Ctrl-C ends the load early: what was seen is reported, and the status is that of the signal.
+    """
     if not options.model:
         raise load.LoadInputError("model = : must not be empty")
     stream = load.Stream(
         options.model, _arrivals(options), load.read_bodies(options.body), options.sla
     )
-    report = asyncio.run(_run(options, stream))
+    report, interrupted = asyncio.run(_run(options, stream))
     if options.json_output:
         print(report.to_json().decode())
     else:
         Console().print(report.table())
     if report.warning is not None:
         print(f"warning: {report.warning}", file=sys.stderr)
+    if interrupted:
+        sent = f"{report.total.sent} of {report.planned} requests were sent"
+        print(f"interrupted: {sent}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     sys.exit(0 if report.total.lost == 0 and report.total.answered else 1)
 
 
@@ -128,7 +136,9 @@ def _choice(option: str, value: str, kind: type[K]) -> K:
         raise load.LoadInputError(f"{option} = {value}: must be one of {known}") from None
 
 
-async def _run(options: LoadOptions, stream: load.Stream) -> load.LoadReport:
+async def _run(options: LoadOptions, stream: load.Stream) -> tuple[load.LoadReport, bool]:
+    """Return the report, and whether Ctrl-C ended the load early."""
+    interrupted = False
     bar = Progress(
         TextColumn(options.model),
         BarColumn(),
@@ -148,10 +158,15 @@ async def _run(options: LoadOptions, stream: load.Stream) -> load.LoadReport:
 
     def on_start(running: load.LoadRun) -> None:
         stack.enter_context(bar)  # not before: what is refused has made no progress
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, running.stop)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop, running)
+
+    def stop(running: load.LoadRun) -> None:
+        nonlocal interrupted
+        interrupted = True
+        running.stop()
 
     with contextlib.ExitStack() as stack:
-        return await load.run_load(
+        report = await load.run_load(
             [stream],
             options.url,
             timeout=options.timeout,
@@ -159,3 +174,4 @@ async def _run(options: LoadOptions, stream: load.Stream) -> load.LoadReport:
             on_progress=show,
             on_start=on_start,
         )
+    return report, interrupted

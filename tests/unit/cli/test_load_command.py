@@ -1,4 +1,11 @@
-"""`roma load` refuses in one line, before anything is sent or shown."""
+"""`roma load` as a user starts it: what it refuses in one line, and what Ctrl-C leaves."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
@@ -34,3 +41,56 @@ def test_a_seed_is_not_negative(load):
     done = load("m", "--seed", "-1")
     assert isinstance(done.exception, SystemExit)
     assert done.exit_code == 2
+
+
+@pytest.fixture
+def model_server():
+    """An address that answers every request, and an event that is set at the first one."""
+    called = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            called.set()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", called
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_load_reports_what_was_seen_and_does_not_succeed(
+    tmp_path, model_server, number, status
+):
+    url, called = model_server
+    body = tmp_path / "body.json"
+    body.write_text('{"instances": [1]}')
+    # A shell starts what runs in its background with these signals ignored.
+    command = ["env", "--default-signal=INT,TERM", sys.executable, "-m", "roma", "load", "m"]
+    options = ["--url", url, "--body", str(body), "--process", "paced", "--json"]
+    with subprocess.Popen(
+        [*command, *options, "--profile", "10", "--step", "3600"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert called.wait(60)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    report = json.loads(out)
+    sent = report["total"]["sent"]
+    assert 1 <= sent < report["planned"] == 36_000
+    assert process.returncode == status
+    assert f"interrupted: {sent} of 36000 requests were sent\n" in err
