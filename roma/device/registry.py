@@ -41,6 +41,9 @@ def models(named: Sequence[str], folder: Path | None, kind: RuntimeKind) -> dict
     for name, path in found.items():
         if not path.exists():
             raise ConfigError(f"model {name}: {path}: is not there")
+    if not found and folder is not None:
+        kinds = " or ".join(_SUFFIXES) if kind is RuntimeKind.TORCH else "directory of a SavedModel"
+        raise ConfigError(f"models = {folder}: has no {kinds} (runtime = {kind})")
     if not found:
         raise ConfigError("models: none is named: --model NAME=PATH, or --models DIRECTORY")
     return found

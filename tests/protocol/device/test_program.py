@@ -166,6 +166,19 @@ def test_models_that_are_not_there_are_told(named, folder, words):
         registry.models(named, folder, RuntimeKind.TORCH)
 
 
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (RuntimeKind.TORCH, r"\.pt or \.pt2 \(runtime = torch\)"),
+        (RuntimeKind.TENSORFLOW, r"directory of a SavedModel \(runtime = tensorflow\)"),
+    ],
+)
+def test_a_folder_without_models_of_the_runtime_is_told(tmp_path, kind, what):
+    (tmp_path / "model.onnx").write_text("")
+    with pytest.raises(ConfigError, match=f"^models = {tmp_path}: has no {what}$"):
+        registry.models([], tmp_path, kind)
+
+
 def test_predictability_prints_what_it_measured():
     done = roma(
         *("predictability", "--emulate", "resnet18:1", "--runs", "4", "--threads", "1,2", "--json")
