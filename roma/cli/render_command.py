@@ -99,6 +99,7 @@ def _write_values(folder: Path) -> None:
         file = folder / helm.VALUES
         file.touch(mode=0o600)
         file.write_text(helm.values(folder), encoding="ascii")
+        print(f"wrote {file}")
 
 
 @contextlib.contextmanager

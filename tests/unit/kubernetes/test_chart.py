@@ -106,6 +106,15 @@ def test_the_secrets_are_values_for_their_owner_alone(rendered):
     assert yaml.safe_load(file.read_text())["secrets"] == found
 
 
+def test_the_command_names_every_file_that_it_wrote(tmp_path):
+    (tmp_path / "roma.yaml").write_text(FILE)
+    out = tmp_path / "k8s"
+    command = ["render", "kubernetes", str(tmp_path / "roma.yaml"), "--out", str(out)]
+    told = CliRunner().invoke(app, command).output.splitlines()
+    written = [f"wrote {path}" for path in out.rglob("*") if path.is_file()]
+    assert sorted(told) == sorted(written)
+
+
 def test_keys_that_people_edit_may_have_names_of_any_language(rendered):
     keys = rendered() / "base/secrets/keys/keys.yaml"
     keys.write_text("# Zoë's\n" + keys.read_text(), encoding="utf-8")
