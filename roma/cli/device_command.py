@@ -14,7 +14,7 @@ from roma.device import registry
 from roma.device.program import DeviceSettings, check_exposure, run
 from roma.device.registry import RuntimeKind
 from roma.device.runtimes.base import Runtime
-from roma.device.server import DeviceServerSettings
+from roma.device.server import DeviceServerSettings, check_address
 from roma.domain.actions import BATCHES, MOST_BATCH, PAGE
 from roma.domain.errors import ConfigError
 from roma.security import tokens
@@ -136,6 +136,7 @@ def start(options: DeviceOptions) -> None:
     )
     # What is wrong with the command line is told before the models take their seconds.
     check_exposure(settings)
+    uvloop.run(check_address(settings.server))
     runtime = _runtime(options)
     uvloop.run(run(runtime, settings))
 

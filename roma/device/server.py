@@ -6,9 +6,11 @@ dispatcher get the list of loaded models, so that the list is correct.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,6 +71,23 @@ class DeviceServerSettings:
     """Largest inputs of one action, in bytes."""
 
 
+async def check_address(settings: DeviceServerSettings) -> None:
+    """Raise LaunchError if the address cannot be listened on now; accept no connection there."""
+    loop = asyncio.get_running_loop()
+    where = settings.host, settings.port
+    with _naming(*where):
+        server = await loop.create_server(asyncio.Protocol, *where, start_serving=False)
+    server.close()
+
+
+@contextlib.contextmanager
+def _naming(host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, OverflowError) as error:
+        raise LaunchError(f"{host}:{port}: cannot be listened on: {error}") from error
+
+
 class DeviceServer:
     """Server of a started `DeviceRunner`; `models` hold the signatures of its models."""
 
@@ -100,10 +119,8 @@ class DeviceServer:
         """Listen; raises LaunchError."""
         loop = asyncio.get_running_loop()
         where = self.settings.host, self.settings.port
-        try:
+        with _naming(*where):
             self._server = await loop.create_server(lambda: _Link(self), *where)
-        except (OSError, OverflowError) as error:
-            raise LaunchError(f"{where[0]}:{where[1]}: cannot be listened on: {error}") from error
 
     async def stop(self, limit: float) -> bool:
         """Stop listening; finish and report running actions; return whether `limit` sufficed."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,15 @@ def test_a_wrong_command_line_is_one_line(arguments, words):
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(words)
     assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken_is_told_before_the_models_are_read(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = roma("device", "--model", f"m={tmp_path}", "--port", str(port))
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"127.0.0.1:{port}: cannot be listened on: ")
+    assert done.returncode == 2
 
 
 def test_a_worker_that_anybody_may_use_must_be_asked_for():
