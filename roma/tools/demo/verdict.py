@@ -19,6 +19,9 @@ ACCURACY_BOUND = 0.97
 class Evidence:
     """The evidence of one run. Cores come from the kernel (`used` in core-seconds by model).
 
+    Without the right to set quotas the kernel is not asked: `used` and `changes` are empty, and
+    `core_seconds` is 0.
+
     `correct` of `checked` digits were recognised.
 
     `config`, `profiles` and `arrivals` (send times by model) describe the run, so that the
@@ -38,6 +41,11 @@ class Evidence:
     config: Config
     profiles: Mapping[str, ModelProfile]
     arrivals: Mapping[str, Sequence[float]]
+
+    @property
+    def is_measured(self) -> bool:
+        """True if the cores were measured, since quotas could be set."""
+        return bool(self.changes)
 
     @property
     def used_seconds(self) -> float:
@@ -77,7 +85,9 @@ def failures(evidence: Evidence) -> list[str]:
             found.append(
                 f"{model.model}: {broken:.1%} were late, rejected or failed (budget {budget:.0%})"
             )
-    if not all(evidence.changes.values()) or not evidence.changes:
+    if not evidence.is_measured:
+        found.append("no quota was set: this process may not set CPU quotas, it only observed")
+    elif not all(evidence.changes.values()):
         found.append("no quota was really changed: the kernel reads back the same cores")
     if accuracy is None or accuracy < ACCURACY_BOUND:
         shown = "unknown" if accuracy is None else f"{accuracy:.3f}"
@@ -95,10 +105,11 @@ def summary(evidence: Evidence) -> Table:
     table.add_row("sent = answered + rejected + failed", f"{total.sent} = {balance}")
     table.add_row("lost", str(total.lost))
     table.add_row("late, rejected or failed", f"{total.broken_share or 0:.2%}")
-    table.add_row("core-seconds allocated", f"{evidence.core_seconds:.1f}")
-    table.add_row("core-seconds used", f"{evidence.used_seconds:.1f}")
+    table.add_row("core-seconds allocated", _allocated(evidence))
+    used = f"{evidence.used_seconds:.1f}" if evidence.is_measured else "-"
+    table.add_row("core-seconds used", used)
     table.add_row("core-seconds of static-max", f"{evidence.static_max:.1f}")
-    table.add_row("saved against static-max", f"{evidence.saved:.0%}")
+    table.add_row("saved against static-max", _saved(evidence))
     changes = ", ".join(f"{model} {n}" for model, n in evidence.changes.items())
     table.add_row("live quota changes (kernel)", changes or "none")
     table.add_row("digits recognised", f"{evidence.correct} of {evidence.checked}")
@@ -108,14 +119,15 @@ def summary(evidence: Evidence) -> Table:
 
 
 def plain(evidence: Evidence) -> dict[str, Any]:
-    """Return the facts of one run for JSON; seconds, cores and shares."""
+    """Return the facts of one run for JSON: seconds, cores and shares; null is not measured."""
+    is_measured = evidence.is_measured
     return {
         "law": evidence.law,
         "seconds": evidence.seconds,
-        "core_seconds": evidence.core_seconds,
-        "used_seconds": evidence.used_seconds,
+        "core_seconds": evidence.core_seconds if is_measured else None,
+        "used_seconds": evidence.used_seconds if is_measured else None,
         "static_max": evidence.static_max,
-        "saved": evidence.saved,
+        "saved": evidence.saved if is_measured else None,
         "changes": dict(evidence.changes),
         "checked": evidence.checked,
         "correct": evidence.correct,
@@ -132,11 +144,19 @@ def comparison(runs: list[Evidence]) -> Table:
     for run in runs:
         table.add_column(run.law, justify="right")
     rows: dict[str, Callable[[Evidence], str]] = {
-        "core-seconds": lambda r: f"{r.core_seconds:.1f}",
+        "core-seconds": _allocated,
         "late, rejected or failed": lambda r: f"{r.report.total.broken_share or 0:.2%}",
         "rejected": lambda r: str(r.report.total.rejected),
-        "saved against static-max": lambda r: f"{r.saved:.0%}",
+        "saved against static-max": _saved,
     }
     for name, cell in rows.items():
         table.add_row(name, *(cell(run) for run in runs))
     return table
+
+
+def _allocated(evidence: Evidence) -> str:
+    return f"{evidence.core_seconds:.1f}" if evidence.is_measured else "-"
+
+
+def _saved(evidence: Evidence) -> str:
+    return f"{evidence.saved:.0%}" if evidence.is_measured else "-"
