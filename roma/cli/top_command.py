@@ -1,12 +1,12 @@
-"""`roma top`: the dashboard, once a second."""
+"""`roma top`: the dashboard, once a second; below each other where there is no terminal."""
 
 import asyncio
 import contextlib
 import time
 
-from rich.console import Console
 from rich.live import Live
 
+from roma.cli.console import wide_console
 from roma.cli.dashboard_client import AdminTarget, fetch, printable, reading, target
 from roma.cli.dashboard_table import Screen, clock, dashboard
 from roma.cli.options import AdminConfig, AdminUrl, Authority, KubeContext, KubeNamespace, TokenFile
@@ -39,13 +39,19 @@ async def _top(target: AdminTarget) -> None:
 async def _show(at: AdminTarget) -> None:
     view = await fetch(at, "dashboard", {})
     error, since = "", time.time()
-    console = Console()
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    console = wide_console()
+    with contextlib.ExitStack() as stack:
+        live = None
+        if console.is_terminal:
+            live = stack.enter_context(Live(console=console, screen=True, auto_refresh=False))
         while True:
-            screen = Screen(console.width, console.height)
+            screen = Screen(console.width, None if live is None else console.height)
             with reading(at):
                 shown = dashboard(printable(view), screen, escaped(error))
-            live.update(shown, refresh=True)
+            if live is None:
+                console.print(shown)
+            else:
+                live.update(shown, refresh=True)
             await asyncio.sleep(PERIOD)
             try:
                 view, error = await fetch(at, "dashboard", {}), ""

@@ -306,6 +306,26 @@ def test_nobody_there():
     assert done.stderr.endswith("no dispatcher answers: connection refused\n")
 
 
+def test_top_prints_one_view_below_the_other_where_there_is_no_terminal():
+    # A shell starts what runs in its background with this signal ignored.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "roma", "top", "--url"]
+    with (
+        serving({"/control/v1/dashboard": (200, VIEW)}) as url,
+        subprocess.Popen([*command, url], stdout=subprocess.PIPE, text=True) as process,
+    ):
+        try:
+            seen = 0
+            while seen < 2:
+                line = process.stdout.readline()
+                assert line, "it ended"
+                seen += line.startswith("demo 1 of 1 models late")
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+
+
 def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
     main, terminal = pty.openpty()
     # A shell starts what runs in its background with this signal ignored.
