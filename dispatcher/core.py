@@ -27,7 +27,8 @@ from dispatcher.schedulers.base import (
     WaitUntil,
 )
 from dispatcher.state.device_state import DeviceState
-from dispatcher.state.executors import Execution, Executor, Executors
+from dispatcher.state.execution import Execution
+from dispatcher.state.executors import Executor, Executors
 from dispatcher.state.lifecycle import ExecutorState, ExecutorStep, Rotation
 from dispatcher.state.partial import PartialExecutions
 from dispatcher.state.queues import ModelQueue, Queues

@@ -9,7 +9,8 @@ from typing import Final
 from dispatcher.guards.admission import needs_cores, refusal
 from dispatcher.policies import Policies
 from dispatcher.state.device_state import DeviceState
-from dispatcher.state.executors import Execution, Executors
+from dispatcher.state.execution import Execution
+from dispatcher.state.executors import Executors
 from dispatcher.state.lifecycle import REQUEST, RequestState, RequestStep
 from dispatcher.state.partial import PartialExecutions
 from dispatcher.state.queues import ModelQueue, Queues

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dispatcher.state.device_state import DeviceState
+from dispatcher.state.execution import Execution
 from dispatcher.state.lifecycle import (
     EXECUTOR,
     ROTATION,
@@ -14,8 +15,7 @@ from dispatcher.state.lifecycle import (
     RotationStep,
 )
 from dispatcher.state.service_time import ServiceProfile
-from roma.domain.actions import ExecutionPart
-from roma.domain.model import Device, ExecutorSpec, Request
+from roma.domain.model import Device, ExecutorSpec
 
 RECOVERY: Final = 1.0
 """Seconds that a client should wait before a retry while no executable is ready."""
@@ -36,49 +36,6 @@ _SUSPECTED: Final = ExecutorState.SUSPECTED
 _START: Final = EXECUTOR.step(ExecutorStep.START)
 _FINISH: Final = EXECUTOR.step(ExecutorStep.FINISH)
 _DRAIN: Final = EXECUTOR.step(ExecutorStep.DRAIN)
-
-
-class Execution:
-    """A batch: requests of one model that run together on one executor since `started`.
-
-    `variant` is what it runs, `size` the size of a planned device's batch. `part` is None if it
-    runs the whole model, alone. `granted` is the time that a slot of the executor had been granted
-    until then, in core-seconds.
-    """
-
-    __slots__ = (
-        "executor",
-        "granted",
-        "id",
-        "model",
-        "part",
-        "requests",
-        "size",
-        "started",
-        "variant",
-    )
-
-    def __init__(
-        self,
-        id: int,  # noqa: A002 - the field's name
-        executor: str,
-        model: str,
-        requests: tuple[Request, ...],
-        *,
-        started: float,
-        variant: str,
-        size: int,
-        part: ExecutionPart | None = None,
-    ) -> None:
-        self.id = id
-        self.executor = executor
-        self.model = model
-        self.requests = requests
-        self.started = started
-        self.variant = variant
-        self.size = size
-        self.part = part
-        self.granted = 0.0
 
 
 class Executor:
@@ -283,7 +240,7 @@ class Executor:
         must not make the work look larger or smaller than it is. A planned device measures itself.
         """
         if not self.spec.is_planned:
-            self._record(execution, self._granted_until(now) - execution.granted)
+            self._learn(execution, self._granted_until(now) - execution.granted, is_bound=False)
 
     def record_large(
         self, execution: Execution, size: int, upper: int, now: float, *, is_bound: bool
@@ -339,21 +296,25 @@ class Executor:
 
         Predictions learnt only from executions that ended in time would stay too low.
         """
-        if self.spec.is_planned:
-            return
-        seen, known = self._granted_until(now) - execution.granted, self.work(execution.model)
-        if known is None or seen > known:
-            self._record(execution, seen)
+        if not self.spec.is_planned:
+            self._learn(execution, self._granted_until(now) - execution.granted, is_bound=True)
 
-    def _record(self, execution: Execution, work: float) -> None:
-        """Learn the work of an execution: of its model, as policies choose its variants, and apart.
+    def _learn(self, execution: Execution, work: float, *, is_bound: bool) -> None:
+        """Learn the work of an execution, for its model as for its variant.
 
-        Admission asks for the former; a policy that chooses between variants, for the latter.
+        Admission asks for the model, as policies choose its variants; a policy that chooses between
+        them asks for a variant.
         """
-        model, variant = execution.model, execution.variant
-        self._profiles[model].record(work)
-        if variant != model:
-            self._profiles.setdefault(variant, ServiceProfile()).record(work)
+        self._learn_as(execution.model, work, is_bound=is_bound)
+        if execution.variant != execution.model:
+            self._learn_as(execution.variant, work, is_bound=is_bound)
+
+    def _learn_as(self, name: str, work: float, *, is_bound: bool) -> None:
+        profile = self._profiles.get(name)
+        if profile is None:
+            profile = self._profiles[name] = ServiceProfile()
+        if not is_bound or profile.work is None or work > profile.work:
+            profile.record(work)
 
     def _granted_until(self, now: float) -> float:
         return self._granted + self.share * (now - self._since)

@@ -5,7 +5,7 @@ device may forget it.
 """
 
 from dispatcher.state.device_state import DeviceState
-from dispatcher.state.executors import Execution
+from dispatcher.state.execution import Execution
 from roma.domain.events import Command, DiscardResults
 
 

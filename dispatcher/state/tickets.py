@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from dispatcher.state.executors import Execution
+from dispatcher.state.execution import Execution
 from dispatcher.state.lifecycle import RequestState
 from dispatcher.state.queues import ModelQueue
 from dispatcher.state.utility import soft_deadline, value

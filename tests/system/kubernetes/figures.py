@@ -28,7 +28,7 @@ from roma.kubernetes.credentials import find
 from roma.kubernetes.watch import PodWatch
 from supervisor.actuators.pods import PodActuator
 from supervisor.cgroups import container_hierarchy
-from tests.support import kubernetes
+from tests.support import kubernetes, pod_status
 from tests.system.kubernetes import many, parity
 
 SECONDS = 40
@@ -150,27 +150,11 @@ async def _kubelets(kubeconfig):
     calls = asyncio.Semaphore(16)
 
     async def repeat(found):
-        meta, spec = found["metadata"], found["spec"]["containers"][0]
         if found["spec"].get("nodeName") not in MANY:
             return  # it has a kubelet
-        state = {
-            "name": "model-server",
-            "image": "none",
-            "imageID": "",
-            "ready": True,
-            "restartCount": 0,
-            "resources": spec["resources"],
-        }
-        status = {
-            "phase": "Running",
-            "podIP": "127.0.0.1",
-            "podIPs": [{"ip": "127.0.0.1"}],
-            "observedGeneration": meta["generation"],
-            "conditions": [{"type": "Ready", "status": "True"}],
-            "containerStatuses": [state],
-        }
+        status = {"status": pod_status.running(found)}
         async with calls:
-            await client.patch(f"{path}/{meta['name']}/status", {"status": status}, 10)
+            await client.patch(f"{path}/{found['metadata']['name']}/status", status, 10)
 
     listed = await client.get(path, 10)
     seen = {}

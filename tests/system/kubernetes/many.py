@@ -25,7 +25,7 @@ from roma.kubernetes.client import Client
 from roma.kubernetes.credentials import find
 from roma.kubernetes.pods import CPU_PATH
 from roma.tools.demo.ports import free_ports
-from tests.support import kubernetes
+from tests.support import kubernetes, pod_status
 from tests.support.deployment import Program
 
 NODES, PER_NODE = 20, 10
@@ -125,29 +125,13 @@ class Rest:
             task.add_done_callback(self._tasks.discard)
 
     async def _repeat(self, path, pod):
-        meta, spec = pod["metadata"], pod["spec"]["containers"][0]
+        meta = pod["metadata"]
         model, _, j = meta["name"].partition("-")
         ip = f"127.1.{int(model[1:])}.{int(j) + 1}"
-        state = {
-            "name": "model-server",
-            "image": "none",
-            "imageID": "",
-            "ready": True,
-            "restartCount": 0,
-            "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
-            "resources": spec["resources"],
-        }
-        status = {
-            "phase": "Running",
-            "podIP": ip,
-            "podIPs": [{"ip": ip}],
-            "observedGeneration": meta["generation"],
-            "conditions": [{"type": "Ready", "status": "True"}],
-            "containerStatuses": [state],
-        }
+        status = {"status": pod_status.running(pod, ip=ip)}
         async with self._calls:
-            await self._client.patch(f"{path}/{meta['name']}/status", {"status": status}, 10)
-        cpu = spec["resources"]["limits"]["cpu"]
+            await self._client.patch(f"{path}/{meta['name']}/status", status, 10)
+        cpu = pod["spec"]["containers"][0]["resources"]["limits"]["cpu"]
         self._limits[ip] = int(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu)
         self.changes += meta["generation"] > 1
 
@@ -204,7 +188,7 @@ def _be_the_rest(kubeconfig, port, model_port):
 
 @dataclass(frozen=True)
 class Figures:
-    """What a supervisor did in so many seconds; `cores` is its CPU."""
+    """Figures of a supervisor over so many seconds; `cores` is its CPU."""
 
     seconds: float
     cores: float

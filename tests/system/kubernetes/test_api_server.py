@@ -18,7 +18,7 @@ from roma.kubernetes.credentials import find
 from roma.kubernetes.lease import LeaderLease
 from roma.kubernetes.watch import PodWatch
 from supervisor.actuators.pods import PodActuator
-from tests.support import kubernetes
+from tests.support import kubernetes, pod_status
 from tests.support.waiting import until
 
 FILE = """
@@ -81,27 +81,7 @@ def created(plane, namespace, *pods):
 def runs(plane, namespace, name, granted=None, **status):
     """Be the kubelet of a pod: report what it would, also the limit in force."""
     path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-    pod = plane.get(path)
-    resources = pod["spec"]["containers"][0]["resources"]
-    if granted is not None:
-        resources = {**resources, "limits": {"cpu": granted}}
-    state = {
-        "name": "model-server",
-        "image": "none",
-        "imageID": "",
-        "ready": True,
-        "restartCount": 0,
-        "resources": resources,
-    }
-    found = {
-        "phase": "Running",
-        "podIP": "127.0.0.1",
-        "podIPs": [{"ip": "127.0.0.1"}],
-        "observedGeneration": pod["metadata"]["generation"],
-        "conditions": [{"type": "Ready", "status": "True"}],
-        "containerStatuses": [state],
-        **status,
-    }
+    found = pod_status.running(plane.get(path), granted=granted, **status)
     kind = "application/merge-patch+json"
     code, answer = plane.call("PATCH", f"{path}/status", {"status": found}, kind=kind)
     assert code == 200, answer

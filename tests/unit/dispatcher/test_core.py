@@ -464,9 +464,14 @@ def test_a_policy_chooses_the_variant_of_a_cpu_executable(harness):
     assert first == Execute(1, "m@w", "m", (1,), variant="good")
     (second,) = core.handle(ExecutionEnded(1, Result.OK), now=0.4)
     assert second == Execute(2, "m@w", "m", (2,), variant="fast")
-    core.handle(ExecutionEnded(2, Result.OK), now=0.5)
     executor = core.executors["m@w"]
-    assert (executor.expected("good"), executor.expected("fast")) == pytest.approx((0.4, 0.1))
+    core.handle(
+        ExecutionEnded(2, Result.TIMEOUT), now=0.6
+    )  # a lower bound, and its model's is more
+    learned = [executor.expected(name) for name in ("m", "good", "fast")]
+    assert learned == pytest.approx([0.4, 0.4, 0.2])
+    core.handle(ExecutionEnded(3, Result.OK), now=0.7)
+    assert executor.expected("fast") == pytest.approx(0.1)
     assert core.queues["m"].answers == {"good": 1, "fast": 1}
 
 
