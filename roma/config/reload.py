@@ -13,7 +13,7 @@ from pathlib import Path
 
 from roma.config.diff import compare
 from roma.config.schema import Config, load
-from roma.config.watched_file import Stamp, stamp
+from roma.config.watched_file import Stamp, check_regular, stamp
 from roma.domain.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ def _changed(
 ) -> Config | None:
     """Return the file's configuration if it differs and needs no restart."""
     try:
+        check_regular(file)
         new = load(file)
         change = compare(config, new, started, servers)
     except ConfigError as error:

@@ -6,6 +6,7 @@ assignment: no reader sees half of it.
 
 import asyncio
 import logging
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -56,6 +57,8 @@ class Watched(Generic[T]):
             self._fault = ""
             return False
         try:
+            for path in self._paths:
+                check_regular(path)
             self.value = self._read()
         except ConfigError as error:
             if str(error) != self._fault:
@@ -100,3 +103,13 @@ def stamp(path: Path) -> Stamp | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def check_regular(path: Path) -> None:
+    """Raise ConfigError for what exists and is no file: reading a named pipe would never end."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # whoever reads it says why it cannot be read
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"{path}: not a regular file")

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 
 import pytest
 from hypothesis import given
@@ -231,6 +232,10 @@ async def test_a_file_that_is_replaced_is_in_force_a_look_later_and_a_wrong_one_
     assert not watched.look()
     a.admit(bearer(OTHER_TOKEN), "m", 0.0)
     assert "stays in force" in caplog.text
+    os.mkfifo(file)
+    assert not watched.look()
+    assert f"{file}: not a regular file; what it said before stays in force" in caplog.text
+    file.unlink()
     write(of(ID, TOKEN))
     with monkeypatch.context() as patched:  # what the system's stamps do not show
         patched.setattr(api_keys, "load", unreadable)

@@ -1,6 +1,7 @@
 """Which changes of a roma.yaml a running deployment takes over, and which it refuses."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -180,3 +181,14 @@ def test_a_watch_reads_again_when_told_and_says_once_that_the_file_is_gone(tmp_p
     assert [watch.look(), watch.look()] == [None, None]
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"{file}: nothing is changed: {file}: cannot be read: ")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
+def test_nothing_but_a_file_is_read_again(tmp_path, caplog, make):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE)
+    watch = ConfigWatch(file, schema.load(file))
+    file.unlink()
+    make(file)
+    assert watch.look() is None
+    assert caplog.messages == [f"{file}: nothing is changed: {file}: not a regular file"]
