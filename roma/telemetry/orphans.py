@@ -37,7 +37,9 @@ def ended_on_error(pool: ProcessPoolExecutor) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
         for process in set(active_children()) - others:
             process.terminate()
+        # Its thread ends with them; one that ended while the interpreter does would print a
+        # traceback.
+        pool.shutdown(cancel_futures=True)
         raise
