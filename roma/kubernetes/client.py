@@ -4,7 +4,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import orjson
-from aiohttp import ClientError, ClientSession, ClientTimeout, StreamReader, TCPConnector
+from aiohttp import (
+    ClientError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    StreamReader,
+    TCPConnector,
+)
 
 from roma.domain.errors import ActuationError
 from roma.kubernetes.credentials import ClusterCredentials
@@ -24,12 +31,20 @@ QUIET: Final = 150.0
 minute."""
 
 
-class ApiServerError(ActuationError):
-    """The API server refused, failed or did not answer (`status` 0)."""
+LONGEST_REST: Final = 30.0
+"""Most seconds of a Retry-After that are kept: it is 1 for a call of too many, 5 at a shutdown."""
 
-    def __init__(self, message: str, status: int = 0) -> None:
+
+class ApiServerError(ActuationError):
+    """The API server refused, failed or did not answer (`status` 0).
+
+    `retry_after` are the seconds that it wants to be left alone, at most `LONGEST_REST`.
+    """
+
+    def __init__(self, message: str, status: int = 0, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after = retry_after
 
     @property
     def is_passing(self) -> bool:
@@ -98,7 +113,7 @@ class Client:
             ) as response:
                 said = await response.read()
                 if response.status >= 300:
-                    raise self._refusal(response.status, said)
+                    raise self._refusal(response, said)
                 found: dict[str, Any] = orjson.loads(said)
         except (ClientError, TimeoutError, OSError) as error:
             raise self._silence(error) from error
@@ -130,7 +145,7 @@ class Client:
                 url, params={**query, "watch": "1"}, headers=self._headers(), timeout=timeout
             ) as response:
                 if response.status != 200:
-                    raise self._refusal(response.status, await response.read())
+                    raise self._refusal(response, await response.read())
                 opened()
                 try:
                     async for line in _lines(response.content):
@@ -154,15 +169,19 @@ class Client:
     def _silence(self, error: Exception) -> ApiServerError:
         return ApiServerError(f"{self.credentials.server}: not reachable: {reason(error)}")
 
-    def _refusal(self, status: int, said: bytes) -> ApiServerError:
+    def _refusal(self, response: ClientResponse, said: bytes) -> ApiServerError:
         """Return the error for an answer: its Status object has the reason in words."""
+        status, rest = response.status, response.headers.get("Retry-After", "")
         try:
             words = orjson.loads(said)["message"]
         except (ValueError, KeyError, TypeError):
             words = said[:200].decode("utf-8", "replace")
         if status == 401:
             words = f"{words}: the credentials of {self.credentials.source} are not accepted"
-        return ApiServerError(f"{self.credentials.server}: status {status}: {words}", status)
+        # A date is what proxies send; then the usual pause must do.
+        retry_after = min(float(rest), LONGEST_REST) if rest.isdecimal() else 0.0
+        message = f"{self.credentials.server}: status {status}: {words}"
+        return ApiServerError(message, status, retry_after)
 
 
 def _is_object(found: object) -> bool:

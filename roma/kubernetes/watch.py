@@ -83,18 +83,19 @@ class ObjectWatch(Generic[T]):
         """Keep the objects up to date until cancelled, whatever the API server does."""
         pause, clock = FIRST_PAUSE, asyncio.get_running_loop().time
         while True:
-            began = clock()
+            began, rest = clock(), 0.0
             try:
                 if not self._version:
                     await self._list()
                 await self._follow()
             except ApiServerError as error:
+                rest = error.retry_after
                 if error.status:  # it has answered: begin anew, in case the version is the reason
                     self._version = ""
                 self._went_away(error)
             # A server that ends every watch at once must not be asked without a pause, either.
             pause = FIRST_PAUSE if clock() - began > LONGEST_PAUSE else pause
-            await asyncio.sleep(pause * (0.5 + self._jitter()))
+            await asyncio.sleep(rest + pause * (0.5 + self._jitter()))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def until(self, name: str, condition: Callable[[], bool]) -> None:

@@ -67,6 +67,7 @@ class FakeApiServer:
         """Sent once before the next event; () is none."""
         self.is_down = False
         self.down_code = 503
+        self.retry_after = ""
         self.delay = 0.0
         self.patches = []
         self.at_once = self.most_at_once = 0
@@ -152,7 +153,7 @@ class FakeApiServer:
 
     async def _get(self, request):
         if self.is_down:
-            return _status(self.down_code, "the fake is down")
+            return _status(self.down_code, "the fake is down", self.retry_after)
         if request.query.get("watch"):
             return await self._watch(request)
         self.lists += 1
@@ -282,5 +283,7 @@ async def _send(response, event):
     await response.write(json.dumps(event).encode() + b"\n")
 
 
-def _status(code, message):
-    return web.json_response({"kind": "Status", "code": code, "message": message}, status=code)
+def _status(code, message, retry_after=""):
+    headers = {"Retry-After": retry_after} if retry_after else {}
+    found = {"kind": "Status", "code": code, "message": message}
+    return web.json_response(found, status=code, headers=headers)

@@ -71,6 +71,18 @@ async def test_while_the_server_refuses_the_pods_stay_and_it_is_told_once(cluste
     assert watch.away_since is None
 
 
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("", 0), ("5", 5), (400 * "9", 30), ("-1", 0), ("Sun, 29 Nov 2026 11:00:00 GMT", 0)],
+)
+async def test_how_long_a_server_wants_to_be_left_alone_is_known(cluster, said, seconds):
+    api, watch = cluster.api, cluster.watch
+    api.is_down, api.down_code, api.retry_after = True, 429, said
+    with pytest.raises(ApiServerError, match="status 429: the fake is down") as refused:
+        await watch.client.get("/api/v1/nodes", 5)
+    assert refused.value.retry_after == seconds
+
+
 async def test_a_server_that_is_gone_is_waited_for(cluster):
     watch = cluster.watch
     cluster.api.put(pod("a"), "ADDED")
