@@ -7,21 +7,17 @@ arrived and waits for none: a server that is out of quota answers late.
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Final
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from pydantic import TypeAdapter
 
 from roma.kubernetes.pods import CPU_PATH, Pod
-from roma.telemetry.reachability import reason
+from supervisor.actuators.pod_connection import PodConnection
 from supervisor.executables import Reading
 
 ASK_AT: Final = 0.5
 """Share of a control period after which the model servers are asked."""
-
-MOST_BYTES: Final = 4096
-"""Most bytes of an answer."""
 
 HIGHEST: Final = 1e15
 """More than any number of a reading."""
@@ -40,15 +36,10 @@ class ServerMeters:
     def __init__(self, *, port: int, period: float) -> None:
         self._port = port
         self._period = period
-        self._session = ClientSession(
-            connector=TCPConnector(limit=0, keepalive_timeout=10 * period),
-            cookie_jar=DummyCookieJar(),
-            timeout=ClientTimeout(total=period),
-        )
         self._newest: dict[str, tuple[float, Reading]] = {}
         self._pods: Mapping[str, Pod] = {}
         self._asking: asyncio.Task[None] | None = None
-        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._connections: dict[str, PodConnection] = {}
         self._unread: dict[str, str] = {}
 
     def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
@@ -68,51 +59,66 @@ class ServerMeters:
 
     async def close(self) -> None:
         """Stop asking."""
-        tasks = [*self._calls.values(), *([] if self._asking is None else [self._asking])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._session.close()
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
     async def _keep_asking(self, ticked: float) -> None:
         clock, due = asyncio.get_running_loop().time, ticked
         while True:
-            for name, pod in self._pods.items():
-                if name not in self._calls:  # an answer of the last period may still be due
-                    self._calls[name] = asyncio.create_task(self._ask(name, pod))
+            self._ask()
             # The first question is asked at once, the others between two ticks.
             following = due + ASK_AT * self._period
             while following <= clock():
                 following += self._period
             await asyncio.sleep(following - clock())
 
-    async def _ask(self, name: str, pod: Pod) -> None:
-        try:
-            await self._read(name, pod)
-        finally:
-            del self._calls[name]
+    def _ask(self) -> None:
+        for name in [name for name in self._connections if name not in self._pods]:
+            self._connections.pop(name).close()
+        for name, pod in self._pods.items():
+            self._connection(name, (pod.ip, self._port)).ask()
 
-    async def _read(self, name: str, pod: Pod) -> None:
-        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+    def _connection(self, name: str, address: tuple[str, int]) -> PodConnection:
+        """Return the open connection to a model server, or a new one."""
+        known = self._connections.get(name)
+        if known is not None:
+            if known.is_waiting:
+                known.close()
+                self._complain(name, "no answer in time")
+            if not known.is_closed and known.address == address:
+                return known
+            known.close()
+
+        def answered(status: int, body: bytes) -> None:
+            self._take(name, status, body)
+
+        def failed(why: str) -> None:
+            self._complain(name, why)
+
+        found = self._connections[name] = PodConnection(address, CPU_PATH, answered, failed)
+        return found
+
+    def _take(self, name: str, status: int, body: bytes) -> None:
+        if status != 200:
+            self._complain(name, f"status {status} for GET {CPU_PATH}")
+            return
         try:
-            async with self._session.get(f"http://{host}:{self._port}{CPU_PATH}") as response:
-                body = await response.content.read(MOST_BYTES)
-                if response.status != 200:
-                    self._complain(name, f"status {response.status} for GET {CPU_PATH}")
-                    return
-                reading = _READING.validate_json(body)
-                if not _is_possible(reading):
-                    raise ValueError
+            reading = _READING.validate_json(body)
+            if not _is_possible(reading):
+                raise ValueError
         except ValueError:  # pydantic's is one
             self._complain(name, f"an answer to GET {CPU_PATH} that is no reading")
-            return
-        except (ClientError, TimeoutError, OSError) as error:
-            self._complain(name, reason(error))
             return
         self._unread.pop(name, None)
         self._newest[name] = asyncio.get_running_loop().time(), reading
 
     def _complain(self, name: str, why: str) -> None:
+        if name not in self._pods:
+            return  # it went while it was asked
         if self._unread.get(name) != why:  # once, not once per second
             log.warning("executable %s: its CPU use is unknown: %s", name, why)
         self._unread[name] = why
@@ -120,4 +126,6 @@ class ServerMeters:
 
 def _is_possible(reading: Reading) -> bool:
     """Return whether a cgroup can have these numbers: a pod may answer anything, as NaN."""
-    return all(number is None or 0 <= number <= HIGHEST for number in astuple(reading))
+    r = reading
+    numbers = (r.cores, r.usage, r.periods, r.throttled, r.age, r.burst, r.waited)
+    return all(number is None or 0 <= number <= HIGHEST for number in numbers)

@@ -133,7 +133,7 @@ class PodActuator:
         return {
             f"{executable_name(pod.name)}@{self._worker}": pod
             for pod in self._watch.pods.values()
-            if pod.is_served and self._node in (None, pod.node)
+            if self._node in (None, pod.node) and pod.is_served
         }
 
     def _forget(self, pods: Mapping[str, Pod]) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from roma.config.backends.pod import NodeWorker, PodExecutable, executable_name, worker_name
@@ -25,8 +26,9 @@ class PodSource:
 
     def __init__(self, config: Topology, worker: WorkerConfig) -> None:
         assert worker.node is not None
-        self._worker = worker
+        self._node = worker.node
         self._notices = _Notices(config, worker)
+        self._executables = _Executables(worker)
         self.bounds = NO_BOUNDS
         """Bounds of the namespace on CPU limits, as far as they are known."""
         self.watch = _pods(worker, fields=f"spec.nodeName={worker.node}")
@@ -36,8 +38,8 @@ class PodSource:
         async with _running([self.watch]) as running:
             async for _ in changes([self.watch], running):
                 pods = self.watch.pods.values()
-                self._notices.tell(pods, f"node {self._worker.node}")
-                yield _executables(pods, self._worker, self.bounds)
+                self._notices.tell(pods, f"node {self._node}")
+                yield self._executables.of(pods, self.bounds)[self._node]
 
 
 class NodePool:
@@ -48,6 +50,8 @@ class NodePool:
         self._worker = worker
         self._is_alone = sum(w.is_discovered for w in config.workers) == 1
         self._notices = _Notices(config, worker)
+        self._executables = _Executables(worker)
+        self._listed: dict[str, NodeWorker] = {}
         self.bounds = NO_BOUNDS
         """As a PodSource's."""
         self.watch = _pods(worker)
@@ -61,11 +65,15 @@ class NodePool:
             async for _ in changes(watches, running):
                 pods, nodes = self.watch.pods.values(), sorted(self._nodes.objects)
                 self._notices.tell(pods, f"the nodes with {self._labels}", self._warnings(nodes))
-                yield tuple(self._node_worker(node, pods) for node in nodes)
+                found = self._executables.of(pods, self.bounds)
+                self._listed = {node: self._node_worker(node, found[node]) for node in nodes}
+                yield tuple(self._listed.values())
 
-    def _node_worker(self, node: str, pods: Iterable[Pod]) -> NodeWorker:
-        here = [pod for pod in pods if pod.node == node]
-        own = _executables(here, self._worker, self.bounds)
+    def _node_worker(self, node: str, own: tuple[ExecutableConfig, ...]) -> NodeWorker:
+        """Return a node as a worker, the one that was listed last unless its pods have changed."""
+        known = self._listed.get(node)
+        if known is not None and known.executables == own:
+            return known
         named = {"name": worker_name(node), "node": node, "nodeSelector": None}
         # Not validated: a node's name is no text that a person wrote.
         return NodeWorker.model_construct(
@@ -137,22 +145,37 @@ async def _running(
         await watches[0].client.close()
 
 
-def _executables(
-    pods: Iterable[Pod], worker: WorkerConfig, bounds: CpuBounds
-) -> tuple[ExecutableConfig, ...]:
-    """Return the pods that can be served, in the order of their names."""
-    served = sorted((pod for pod in pods if pod.is_served), key=lambda pod: pod.name)
-    return tuple(_executable(pod, worker, bounds) for pod in served)
+class _Executables:
+    """The pods of a worker's entry that can be served, as executables by node.
 
+    A limit moves every second, which no executable shows: one that is as before is the same object,
+    since making hundreds anew for each event would cost more than controlling them.
+    """
 
-def _executable(pod: Pod, worker: WorkerConfig, bounds: CpuBounds) -> PodExecutable:
-    host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
-    # Not validated: an address of the API server's is no text that a person wrote.
-    return PodExecutable.model_construct(
-        name=executable_name(pod.name),
-        url=f"http://{host}:{worker.pods.port}",
-        model=pod.model,
-        device=Device.CPU,
-        least=max(pod.least, bounds.least) / 1000,
-        most=bounds.highest(pod.request) / 1000,
-    )
+    def __init__(self, worker: WorkerConfig) -> None:
+        self._port = worker.pods.port
+        self._known: dict[tuple[object, ...], PodExecutable] = {}
+
+    def of(
+        self, pods: Iterable[Pod], bounds: CpuBounds
+    ) -> Mapping[str, tuple[ExecutableConfig, ...]]:
+        """Return the executables of each node, () for others, in the order of their names."""
+        known, self._known = self._known, {}
+        found: dict[str, list[ExecutableConfig]] = {}
+        for pod in sorted((pod for pod in pods if pod.is_served), key=lambda pod: pod.name):
+            key = (pod.name, pod.ip, pod.model, pod.request, bounds)
+            one = self._known[key] = known.get(key) or self._executable(pod, bounds)
+            found.setdefault(pod.node, []).append(one)
+        return defaultdict(tuple, {node: tuple(own) for node, own in found.items()})
+
+    def _executable(self, pod: Pod, bounds: CpuBounds) -> PodExecutable:
+        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+        # Not validated: an address of the API server's is no text that a person wrote.
+        return PodExecutable.model_construct(
+            name=executable_name(pod.name),
+            url=f"http://{host}:{self._port}",
+            model=pod.model,
+            device=Device.CPU,
+            least=max(pod.least, bounds.least) / 1000,
+            most=bounds.highest(pod.request) / 1000,
+        )

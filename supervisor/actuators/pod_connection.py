@@ -1,0 +1,118 @@
+"""A kept connection on which a model server is asked the same question, again and again.
+
+The aiohttp client costs several times as much per answer (`bench kubernetes`: 200 pods, each asked
+once per second), and a timer for each question would cost as much again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from httptools import HttpParserError, HttpResponseParser
+
+from roma.telemetry.reachability import reason
+
+MOST_BYTES: Final = 16 * 1024
+"""Most bytes of an answer, its head among them."""
+
+
+class PodConnection(asyncio.Protocol):
+    """A connection to a model server, opened by the first question, until either side closes it.
+
+    It asks GET `path`, one question at a time. `answered` is called with each status and body,
+    `failed` with the reason for no answer, after which the connection is closed.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        path: str,
+        answered: Callable[[int, bytes], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        host, port = self.address = address
+        authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._question = f"GET {path} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode()
+        self._answered = answered
+        self._failed = failed
+        self._connecting: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._parser: HttpResponseParser | None = None
+        self._arrived = 0
+        self._body = bytearray()
+        self.is_waiting = False
+        """True while an answer is awaited."""
+        self.is_closed = False
+
+    def ask(self) -> None:
+        """Ask the question; none may be waiting for its answer."""
+        assert not self.is_waiting
+        self.is_waiting = True
+        if self._transport is not None:
+            self._send(self._transport)
+        else:
+            self._connecting = asyncio.create_task(self._connect())
+
+    def close(self) -> None:
+        """Close it; nobody is told."""
+        self.is_closed, self.is_waiting = True, False
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _connect(self) -> None:
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: self, *self.address)
+        except (OSError, ValueError) as error:  # ValueError: no address
+            self._fail(reason(error))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the first question."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self.is_closed:
+            transport.close()
+        else:
+            self._send(self._transport)
+
+    def _send(self, transport: asyncio.Transport) -> None:
+        self._parser, self._arrived = HttpResponseParser(self), 0
+        self._body.clear()
+        transport.write(self._question)
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of an answer."""
+        self._arrived += len(data)
+        if self._parser is None or not self.is_waiting:
+            self.close()  # an answer without a question
+        elif self._arrived > MOST_BYTES:
+            self._fail(f"an answer of more than {MOST_BYTES} bytes")
+        else:
+            try:
+                self._parser.feed_data(data)
+            except HttpParserError:
+                self._fail("an answer that is no HTTP")
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of a body."""
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        """Tell the answer."""
+        assert self._parser is not None
+        if not self.is_waiting:
+            return  # a second answer in the same bytes
+        self.is_waiting = False
+        if not self._parser.should_keep_alive():
+            self.close()
+        self._answered(self._parser.get_status_code(), bytes(self._body))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say so to whom waits for an answer."""
+        if self.is_waiting:
+            self._fail("connection closed" if exc is None else reason(exc))
+        self.is_closed = True
+
+    def _fail(self, why: str) -> None:
+        self.close()
+        self._failed(why)
