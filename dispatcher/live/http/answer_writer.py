@@ -42,9 +42,11 @@ class AnswerWriter:
         assert transport is not None
         if keep_alive and request.head.is_usual and kind is not None and kind.lines:
             lines, more = kind.lines, response.more
-            transport.write((with_more(lines, more) if more else lines) + response.body)
+            lines = with_more(lines, more) if more else lines
+            transport.write(b"".join((lines, self._server.date, response.body)))
             return
-        head, body = written(response, request.head, keep_alive=keep_alive)
+        date = self._server.date
+        head, body = written(response, request.head, date=date, keep_alive=keep_alive)
         if len(body) <= LARGE:
             transport.write(head + body)
             return

@@ -8,6 +8,7 @@ from dispatcher.live.http.handler import ClientConnection, Handler
 from dispatcher.live.http.header_cache import HeaderCache
 from dispatcher.live.http.origins import Origins
 from dispatcher.live.http.request import Head
+from dispatcher.live.http.responses import date_line
 from roma.config.gateway import LimitsConfig
 from roma.security.handshake import Handshake, peer_of
 from roma.security.tls import certificate_name
@@ -61,7 +62,8 @@ class Bounds:
 class Connections:
     """The connections of a server, within `gateway.limits`.
 
-    `now` is the loop's time at the last sweep: exact enough for timeouts, and free.
+    `now` is the loop's time at the last sweep, `date` the last line of heads from then: exact
+    enough for timeouts and clients, and free.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Connections:
         self.turned_away = 0
         self._by_address: Counter[str] = Counter()
         self._loop = asyncio.get_running_loop()
-        self.now = self._loop.time()
+        self.now, self.date = self._loop.time(), date_line()
         self._crowded = 0.0
         self._reached = RateLimitedLogger(log, self._loop)
 

@@ -108,7 +108,8 @@ class Response:
 class ResponseTemplate(CachedHeader):
     """Common part of model servers' answers with the same headers.
 
-    `lines` are the headers that clients get, without `Response.more`; empty until one did.
+    `lines` are the headers that clients get, without `Response.more` and the date; empty until
+    one did.
     """
 
     __slots__ = ("content_encoding", "content_type", "lines", "more", "status")

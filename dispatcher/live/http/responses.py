@@ -1,12 +1,13 @@
 """Responses: JSON bodies and errors, and their bytes with headers that many responses share."""
 
+from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
 import orjson
 
-from dispatcher.live.http.messages import Response, content_length
+from dispatcher.live.http.messages import Response
 from dispatcher.live.http.request import Head
 from roma.domain import units
 
@@ -36,10 +37,13 @@ def error(
     return Response(status, JSON, None, body, more, close=close)
 
 
-def written(response: Response, head: Head, *, keep_alive: bool) -> tuple[bytes, bytes]:
+def written(
+    response: Response, head: Head, *, date: bytes, keep_alive: bool
+) -> tuple[bytes, bytes]:
     """Return the header bytes and the body of the answer to a request with this `head`.
 
-    The common part of answers of the same kind is kept in `response.template`.
+    `date` is what `date_line` returns. The common part of answers of the same kind is kept in
+    `response.template`.
     """
     connection = ""
     if not keep_alive:
@@ -51,20 +55,25 @@ def written(response: Response, head: Head, *, keep_alive: bool) -> tuple[bytes,
     if head.cors:
         lines += head.cors
     if response.status in _BODILESS:
-        lines, body = lines + b"\r\n", b""
+        body = b""
     else:
-        lines += content_length(len(body))
+        lines += b"Content-Length: %d\r\n" % len(body)
     template = response.template
     if template is not None and head.is_usual and not connection and len(body) <= LARGE:
         template.lines = lines
     if response.more:
         lines = with_more(lines, response.more)
-    return lines, b"" if head.method == "HEAD" else body
+    return lines + date, b"" if head.method == "HEAD" else body
 
 
 def with_more(lines: bytes, more: str) -> bytes:
-    """Return the lines of a head with these lines at their end."""
-    return lines[:-2] + more.encode("latin-1", "replace") + b"\r\n"
+    """Return header lines with these at their end."""
+    return lines + more.encode("latin-1", "replace")
+
+
+def date_line() -> bytes:
+    """Return the last line of a head, the date (RFC 9110 §6.6.1), and the empty line behind it."""
+    return f"Date: {formatdate(usegmt=True)}\r\n\r\n".encode("ascii")
 
 
 def _encoded_lines(

@@ -8,6 +8,7 @@ from dispatcher.live.http.connection import Connection
 from dispatcher.live.http.connections import Connections
 from dispatcher.live.http.handler import Handler
 from dispatcher.live.http.origins import Origins
+from dispatcher.live.http.responses import date_line
 from roma.config.gateway import LimitsConfig
 from roma.security.handshake import Handshake
 
@@ -90,6 +91,7 @@ class Server(Connections):
 
     def _sweep(self) -> None:
         now = self.now = self._loop.time()
+        self.date = date_line()
         self._sweeper = self._loop.call_later(self._every, self._sweep)
         for connection in [c for c in self.connections if c.due <= now]:
             connection.on_due()

@@ -143,8 +143,8 @@ async def test_clients_get_what_an_answer_says_beside_what_its_like_have_in_comm
         return transport.written
 
     plain = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
-    end = b"Content-Length: 3\r\n\r\n[1]"
-    named = plain + b"Content-Length: 3\r\nX-Request-Id: 7\r\n\r\n[1]"
+    end = b"Content-Length: 3\r\n" + server.date + b"[1]"
+    named = plain + b"Content-Length: 3\r\nX-Request-Id: 7\r\n" + server.date + b"[1]"
     assert answered(b"Connection: close") == plain + b"Connection: close\r\n" + end
     kept = answered(b"Connection: keep-alive", version=b"1.0")
     assert kept == plain + b"Connection: keep-alive\r\n" + end
@@ -162,7 +162,7 @@ async def test_the_answer_to_head_has_no_body_however_well_it_is_known():
         one.data_received(post(b"").replace(b"POST", method))
         one.respond(Response(200, "text/plain", None, b"[1]", template=kind))
         one.connection_lost(None)
-    assert transport.written.endswith(b"Content-Length: 3\r\n\r\n")
+    assert transport.written.endswith(b"Content-Length: 3\r\n" + server.date)
 
 
 async def test_a_large_answer_is_written_in_pieces_however_often_it_comes():
