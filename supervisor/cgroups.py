@@ -350,9 +350,12 @@ def container_group(
     `cgroup-parent` may precede either.
     """
     root = hierarchy.roots[0]
-    for pattern in (f"docker/{container}", f"*/*{container}*", f"*/*/*{container}*"):
-        for found in root.glob(pattern):
-            return hierarchy.group(str(found.relative_to(root)), period, burst)
+    try:
+        for pattern in (f"docker/{container}", f"*/*{container}*", f"*/*/*{container}*"):
+            for found in root.glob(pattern):
+                return hierarchy.group(str(found.relative_to(root)), period, burst)
+    except OSError:  # some group went while it was looked into: the next call looks again
+        return None
     return None
 
 

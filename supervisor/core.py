@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from controllers.base import Law
 from controllers.measurement import Demand, Measurement, hold
-from roma.domain.exchange import ExchangeReply, ExecutorReading
+from roma.domain.exchange import LEAST_CORES, MOST_CORES, ExchangeReply, ExecutorReading
 from roma.domain.model import Sharing
 from supervisor.contention import Contention, HostReading, contention, waited_share
 from supervisor.decision_log import Decision
@@ -173,6 +173,8 @@ class Supervisor:
                 if self._dispatchers == 1:
                     continue
                 cores = s.managed.initial
+            # One limit that nobody can mean must not keep the others from being confirmed.
+            cores = min(MOST_CORES, max(LEAST_CORES, cores))
             part = self._part(dispatcher, s, cores)
             found.append(ExecutorReading(name, cores, s.usage, s.throttled, part))
         return tuple(found)
@@ -404,7 +406,8 @@ class Supervisor:
             sla=spec.sla.response_time,
             set_point=spec.sla.set_point,
             deadline=spec.deadline,
-            workers=managed.workers,
+            # One that loads, or crashes again and again, takes no part of the load.
+            workers=max(1, sum([self._is_served(name) for name in managed.sharers])),
             throttled=status.throttled,
             profile=managed.cost,
             threads=managed.threads,

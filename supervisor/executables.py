@@ -15,8 +15,9 @@ from supervisor.sharing import GRID
 class Managed:
     """An executable whose cores are controlled.
 
-    `initial` is its allocation while it loads; `workers` is the number of executables that share
-    its model's CPU load; `cost` is the profiled core-seconds per request, None if unknown.
+    `initial` is its allocation while it loads; `sharers` are the executables that share its
+    model's CPU load, itself among them; `cost` is the profiled core-seconds per request, None if
+    unknown.
     `threads` and `in_flight` determine its in-flight limit, as in `ExecutorSpec`. With
     `idles_by_cost` it keeps the cores for one request when idle, at least `minimum`. `weight` is
     its weight in a shortage. `burst` is the share of its quota that a quota period, in seconds, may
@@ -28,7 +29,7 @@ class Managed:
     minimum: float
     maximum: float
     initial: float
-    workers: int = 1
+    sharers: tuple[str, ...] = ()
     cost: float | None = None
     threads: int = 1
     in_flight: int | None = None

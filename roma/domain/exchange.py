@@ -13,6 +13,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from roma.domain.errors import ExchangeError
 
+LEAST_CORES: Final = 0.001
+MOST_CORES: Final = 4096.0
+"""Cores that an executable may have in a message."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutorReading:
@@ -24,7 +28,7 @@ class ExecutorReading:
     """
 
     executor: str
-    applied: Annotated[float, Field(ge=0.001, le=4096)]
+    applied: Annotated[float, Field(ge=LEAST_CORES, le=MOST_CORES)]
     usage: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     throttled: Annotated[float, Field(ge=0, le=1)] | None
     share: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -145,14 +145,13 @@ class ObjectWatch(Generic[T]):
                 self._apply(kind, found)
 
     def _apply(self, kind: object, found: Mapping[str, Any]) -> None:
-        one = self._parsed(found)
-        if one is None:
-            return
-        if kind == "DELETED":
-            self.objects.pop(one.name, None)
-        else:
+        if kind == "DELETED":  # also of an object that has become unreadable
+            name = str((found.get("metadata") or {}).get("name"))
+            self.objects.pop(name, None)
+            self._wake(name)
+        elif (one := self._parsed(found)) is not None:
             self.objects[one.name] = one
-        self._wake(one.name)
+            self._wake(one.name)
 
     def _parsed(self, found: Mapping[str, Any]) -> T | None:
         try:
@@ -217,8 +216,9 @@ class PodWatch(ObjectWatch[Pod]):
         if pod is None:
             return None
         known = self.objects.get(pod.name)
-        # One that the watch has removed does not come back by an answer that was on its way.
-        if known and known.uid == pod.uid and known.generation <= pod.generation:
+        # One that the watch has removed does not come back by an answer that was on its way, and of
+        # the same generation the watch may know a newer status.
+        if known and known.uid == pod.uid and known.generation < pod.generation:
             self.objects[pod.name] = pod
             self._wake(pod.name)
         return pod

@@ -31,7 +31,9 @@ def to_dispatchers(config: Config) -> RenewedContext | None:
 
 def to_supervisors(config: Config) -> RenewedContext | None:
     """Return the TLS context for calls to supervisors; None without TLS."""
-    if not any(url.startswith("https:") for url in config.supervisor_urls.values()):
+    # Without the supervisors of nodes that are yet to come, and that may be all of them.
+    urls = (*config.supervisor_urls.values(), *config.gateway.supervisors.values())
+    if config.control.tls is None and not any(url.startswith("https:") for url in urls):
         return None
     admin = config.gateway.admin_tls, "gateway.admin_tls"
     return _context((config.control.tls, "control.tls"), admin)

@@ -144,6 +144,7 @@ class PodActuator:
                 self._in_force.pop(name, None)
                 self._asked.pop(name, None)
         self._asked = {name: asked for name, asked in self._asked.items() if name in pods}
+        self._in_force = {name: cores for name, cores in self._in_force.items() if name in pods}
         for name, pod in pods.items():
             if pod.is_up and pod.is_settled and pod.granted is not None:
                 self._in_force[name] = pod.granted

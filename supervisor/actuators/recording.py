@@ -37,4 +37,8 @@ class RecordingActuator:
 
     async def read(self) -> Mapping[str, Reading | None]:
         """Read what the wrapped actuator reads; without one, nothing."""
-        return await self._world.read() if self._world is not None else {}
+        if self._world is None:
+            return {}
+        readings = await self._world.read()
+        self._logged = {name: cores for name, cores in self._logged.items() if name in readings}
+        return readings

@@ -36,6 +36,9 @@ MOST_PROCESSES = 4096
 """Most processes, threads included: a model server has hundreds."""
 
 
+DEFAULT_PERIOD = 100_000
+"""The kernel's quota period in microseconds, which engines report as 0."""
+
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
@@ -104,7 +107,7 @@ def reading(found: Mapping[str, Any], stats: Mapping[str, Any]) -> Reading:
     if not found["State"]["Running"] or found["State"]["Restarting"]:
         raise EngineError(f"container {found['Name'].lstrip('/')}: does not run")
     host, cpu = found["HostConfig"], stats["cpu_stats"]
-    quota, period = host["CpuQuota"], host["CpuPeriod"]
+    quota, period = host["CpuQuota"], host["CpuPeriod"] or DEFAULT_PERIOD
     return Reading(
         cores=units.cores_from_quota(quota, period) if quota > 0 else None,
         usage=units.seconds_from_ns(cpu["cpu_usage"]["total_usage"]),

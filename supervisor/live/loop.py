@@ -21,7 +21,7 @@ from supervisor.actuators.base import Actuator
 from supervisor.contention import HostReading
 from supervisor.core import EARLIEST, Supervisor
 from supervisor.decision_log import Decision, plain
-from supervisor.executables import Managed
+from supervisor.executables import Managed, Reading
 from supervisor.live import identity
 from supervisor.live.peer import Peer, WorkerHeld
 
@@ -79,6 +79,8 @@ class ControlLoop:
         """Time since which a dispatcher has accepted another supervisor of this worker."""
         self._silent: set[str] = set()
         self._failing: set[str] = set()
+        self._early: dict[str, float | ActuationError] = {}
+        """Results for executables that were discovered and are not controlled yet."""
         self._change: tuple[Iterable[Managed], Actuator, asyncio.Future[None]] | None = None
 
     async def follow(self, managed: Iterable[Managed], actuator: Actuator | None = None) -> None:
@@ -152,6 +154,7 @@ class ControlLoop:
             self._failing.intersection_update(self.core.status)
             done.set_result(None)
         readings, replies = await asyncio.gather(self._actuator.read(), self._reports())
+        self._note_early(readings)
         clock = asyncio.get_running_loop().time
         now = clock()
         found = self.core.tick(replies, readings, now=now, host=self._host())
@@ -181,10 +184,16 @@ class ControlLoop:
         self._silent.discard(peer.url)
         return reply
 
+    def _note_early(self, readings: Mapping[str, Reading | None]) -> None:
+        """Note what was applied to executables that have become controlled; forget what is gone."""
+        early, self._early = self._early, {}
+        self._note({name: early[name] for name in early if name in readings})
+
     def _note(self, results: Mapping[str, float | ActuationError]) -> None:
         for name, result in results.items():
             if name not in self.core.status:
-                continue  # it was discovered before this tick, and is controlled from the next one
+                self._early[name] = result  # a grant is told once, maybe to a core that has others
+                continue
             if isinstance(result, ActuationError):
                 if name not in self._failing:  # once per failure, not once per second
                     log.warning("executable %s: %s", name, result)

@@ -10,8 +10,10 @@ import pytest
 from aiohttp import ClientError, ClientSession, TCPConnector, web
 from cryptography.hazmat.primitives import serialization
 
+from roma.config import schema
 from roma.config.security import TlsConfig
 from roma.domain.errors import ConfigError
+from roma.security import peers
 from roma.security.tls import certificate_name, client_context, server_context
 
 
@@ -195,3 +197,19 @@ async def test_old_versions_and_weak_ciphers_are_not_spoken(authority):
 )
 def test_the_name_of_a_caller(certificate, name):
     assert certificate_name(certificate) == name
+
+
+@pytest.mark.parametrize("nodes", ["node: a", "nodeSelector: {disk: ssd}"])
+async def test_a_dispatcher_trusts_the_authority_of_supervisors_that_are_yet_to_come(
+    authority, nodes
+):
+    issued = authority.issue("supervisor", "127.0.0.1")
+    tls = f"{{certificate: {issued['certificate']}, key: {issued['key']}, ca: {authority.file}}}"
+    text = f"""
+models: {{m: {{sla: {{response_time: 1}}}}}}
+workers: [{{name: w, backend: kubernetes, cores: 4, {nodes}}}]
+"""
+    assert peers.to_supervisors(schema.parse(text)) is None
+    config = schema.parse(f"{text}control: {{tls: {tls}}}")
+    async with serving(server_context(config.control.tls)) as port:
+        assert await call(port, peers.to_supervisors(config)) == "None"

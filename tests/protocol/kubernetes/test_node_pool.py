@@ -253,6 +253,45 @@ async def test_a_kubeconfig_that_is_none_is_one_line(config, tmp_path):
             pass
 
 
+async def test_a_long_request_on_a_pod_that_goes_stops_no_discovery(cluster, config):
+    api = cluster.api
+    server = FakeModelServer(config.workers[0].pods.port)
+    await server.start()
+    try:
+        async with dispatcher_app.running(config) as running, aiohttp.ClientSession() as session:
+            core = running.service.driver.core
+
+            def open_to_requests():
+                return [e.spec.name for e in core.executors if e.live and not e.suspected]
+
+            def leave(name):
+                api.pods[name]["metadata"]["deletionTimestamp"] = "2026-11-29T11:30:00Z"
+                api.put(api.pods[name])
+
+            for node in "ab":
+                api.put_node(f"node-{node}", disk="ssd")
+            api.put(pod("a-1", node="node-a"), "ADDED")
+            await until(lambda: open_to_requests() == ["a-1@node-a"])
+            server.gate = asyncio.Event()
+            predict = f"http://127.0.0.1:{config.gateway.port}/v1/models/m:predict"
+            asked = asyncio.create_task(session.post(predict, data=b'{"instances": [1]}'))
+            await until(lambda: server.running == 1)
+            api.put(pod("b-1", node="node-b"), "ADDED")
+            await until(lambda: open_to_requests() == ["a-1@node-a", "b-1@node-b"])
+            leave("a-1")
+            await until(lambda: open_to_requests() == ["b-1@node-b"])
+            leave("b-1")
+            api.put(pod("a-2", node="node-a"), "ADDED")
+            await until(lambda: open_to_requests() == ["a-2@node-a"])
+            assert "a-1@node-a" in {e.spec.name for e in core.executors}
+            assert not asked.done()
+            server.gate.set()
+            assert (await asked).status == 200
+            await until(lambda: {e.spec.name for e in core.executors} == {"a-2@node-a"})
+    finally:
+        await server.stop()
+
+
 async def test_the_dispatcher_serves_pods_of_new_nodes_and_knows_their_supervisors(cluster, config):
     api, port = cluster.api, config.workers[0].pods.port
     server = FakeModelServer(port)

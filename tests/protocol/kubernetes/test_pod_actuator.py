@@ -51,6 +51,34 @@ async def test_the_present_limits_are_confirmed_without_a_call(cluster, actuator
     assert cluster.api.patches == []
 
 
+async def test_nothing_is_kept_of_pods_that_are_gone(cluster, actuator):
+    await actuator.apply({"a@w": 0.5})
+    for name in "abc":
+        cluster.api.delete(name)
+    await until(lambda: not cluster.watch.pods)
+    await actuator.apply({})
+    kept = (actuator._in_force, actuator._grants, actuator._told, actuator._asked)
+    assert kept == ({}, {}, {}, {})
+
+
+async def test_a_limit_is_confirmed_though_the_answer_to_its_call_comes_last(
+    cluster, actuator, monkeypatch
+):
+    """As it may to a supervisor that is busy; no event follows."""
+    patch = cluster.client.patch
+
+    async def late(*arguments):
+        answer = await patch(*arguments)
+        await until(lambda: cluster.watch.pods["a"].granted == 500)
+        return answer
+
+    monkeypatch.setattr(cluster.client, "patch", late)
+    found = await actuator.apply({"a@w": 0.5})
+    while "a@w" not in found or found["a@w"] != 0.5:
+        found = await actuator.apply({})
+    assert len(cluster.api.patches) == 1
+
+
 async def test_a_limit_is_applied_once_the_watch_shows_it(cluster, actuator):
     await actuator.apply({})
     assert await actuator.apply({"a@w": 0.25}) == {"a@w": 0.25}

@@ -129,6 +129,21 @@ async def test_a_pod_in_an_answer_counts_unless_a_newer_one_is_known(cluster):
     cluster.watch.take(newer)
     cluster.watch.take(older)
     assert cluster.watch.pods["a"].limit == 2000
+    # Of a generation that the watch knows it may know a newer status.
+    ended = pod("a", limit="2")
+    ended["metadata"]["generation"], ended["status"]["phase"] = 3, "Failed"
+    cluster.api.put(ended)
+    await until(lambda: not cluster.watch.pods["a"].is_served)
+    cluster.watch.take(newer)
+    assert not cluster.watch.pods["a"].is_served
+
+
+async def test_a_pod_that_can_no_longer_be_read_goes_when_it_is_deleted(cluster):
+    cluster.api.put(pod("a"), "ADDED")
+    await until(lambda: "a" in cluster.watch.pods)
+    cluster.api.put(pod("a", limit="lots"))
+    cluster.api.delete("a")
+    await until(lambda: not cluster.watch.pods)
 
 
 @pytest.mark.parametrize(

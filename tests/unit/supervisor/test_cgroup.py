@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from roma.domain.errors import ActuationError, ActuationNotPermitted
 from supervisor import cgroups
 from supervisor.actuators.cgroup import CgroupActuator
 from supervisor.actuators.recording import RecordingActuator
-from supervisor.cgroups import Hierarchy, find_hierarchy
+from supervisor.cgroups import Hierarchy, container_group, find_hierarchy
 
 BURN = "while True: pass"
 
@@ -125,6 +126,26 @@ async def test_dry_run_reads_the_world_and_changes_nothing(group):
     assert await dry.apply({"m": 1.0}) == {}
     assert list(dry.asked) == [{"m": 1.0}]
     assert (await dry.read())["m"].cores == pytest.approx(0.5)
+
+
+async def test_dry_run_keeps_nothing_of_what_is_gone(group):
+    dry = RecordingActuator(CgroupActuator({"m": group}))
+    await dry.apply({"m": 1.0, "gone": 1.0})
+    await dry.read()
+    assert dry._logged == {"m": 1.0}
+
+
+def test_a_container_whose_group_goes_during_the_search_has_none(tmp_path, monkeypatch):
+    (tmp_path / "cgroup.controllers").write_text("cpu")
+    (tmp_path / "system.slice/docker-c0ffee.scope").mkdir(parents=True)
+    hierarchy = Hierarchy(2, (tmp_path,))
+    assert container_group(hierarchy, "c0ffee", 0.1) is not None
+
+    def vanish(*_):
+        raise FileNotFoundError(2, "gone")
+
+    monkeypatch.setattr(Path, "glob", vanish)
+    assert container_group(hierarchy, "c0ffee", 0.1) is None
 
 
 # Both versions, as trees of files

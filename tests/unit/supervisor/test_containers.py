@@ -6,7 +6,8 @@ from roma.config import schema
 from roma.config.placement import on_worker
 from roma.domain.errors import BrokerRefused
 from supervisor.broker.broker import safe_shares
-from supervisor.broker.containers import check, owned, specification
+from supervisor.broker.containers import check, owned, reading, specification
+from supervisor.executables import Reading
 
 FILE = """
 name: shop
@@ -154,3 +155,18 @@ def test_safe_shares_fit_the_worker_and_starve_nobody():
     assert sum(shares.values()) <= worker.allocatable == 3
     assert 0.9 < shares["digits@h"] <= 1.5
     assert shares["photos@h"] > 1.8
+
+
+@pytest.mark.parametrize(
+    ("quota", "period", "cores"),
+    [(-1, 0, None), (0, 0, None), (50_000, 0, 0.5), (30_000, 60_000, 0.5)],
+)
+def test_a_quota_without_a_period_has_the_kernels(quota, period, cores):
+    found = {
+        "Name": "/x",
+        "State": {"Running": True, "Restarting": False},
+        "HostConfig": {"CpuQuota": quota, "CpuPeriod": period},
+    }
+    throttling = {"periods": 3, "throttled_periods": 1}
+    stats = {"cpu_stats": {"cpu_usage": {"total_usage": 10**9}, "throttling_data": throttling}}
+    assert reading(found, stats) == Reading(cores, 1.0, 3, 1)

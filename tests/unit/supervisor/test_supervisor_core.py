@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from controllers import registry
-from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
+from roma.domain.exchange import (
+    REQUEST,
+    ExchangeReply,
+    ExchangeRequest,
+    ExecutorReport,
+    ModelReport,
+    parse_request,
+)
 from roma.domain.model import ModelSpec, Sla
 from supervisor.core import Supervisor
 from supervisor.executables import Apply, Managed, Reading
@@ -321,6 +328,28 @@ def test_counts_of_several_dispatchers_add_up_and_the_worst_age_counts():
         core.tick({"a": a, "b": b}, {"m@w": reading(1.0, usage=float(i))}, now=float(i))
     m = core.status["m@w"].decisions[-1].measurement
     assert (m.arrivals, m.waiting, m.oldest_age, m.response_time) == (40, 3, 0.9, 0.3)
+
+
+def test_the_load_is_shared_by_those_that_serve():
+    """Not by one that loads, or crashes again and again: it would take cores from those."""
+    core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, sharers=("m@w", "m@v", "m@u"))])
+    seen = []
+    for now, states in enumerate(("loading", "busy", "lost", "suspected"), 1):
+        others = (ExecutorReport("m@v", states, 0, 0), ExecutorReport("m@u", "idle", 0, 0))
+        found = reply()
+        found = replace(found, executors=found.executors + others)
+        core.tick({"d": found}, {"m@w": reading(usage=now)}, now=float(now))
+        measurement = core.status["m@w"].decisions[-1].measurement
+        seen.append(None if measurement is None else measurement.workers)
+    assert seen == [None, 3, 2, 3]
+
+
+def test_a_limit_that_nobody_can_mean_keeps_no_other_from_being_confirmed():
+    managed = [Managed(n, M, 0.1, 4.0, initial=1.0) for n in ("m@w", "x@w", "y@w")]
+    core = build(managed=managed)
+    core.tick({"d": reply()}, {"m@w": reading(1e4), "x@w": reading(0), "y@w": reading(2)}, now=1.0)
+    sent = REQUEST.dump_json(ExchangeRequest("w", core.readings("d")))
+    assert [e.applied for e in parse_request(sent).executors] == [4096, 0.001, 2]
 
 
 def several(core, now, *, a, b=None, states=("busy", "busy"), cores=20.0, **more):

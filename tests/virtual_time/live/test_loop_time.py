@@ -1,6 +1,7 @@
 """The one-second loop in virtual time: a grid of ticks, none caught up, nothing that stops it."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -96,6 +97,33 @@ async def test_a_tick_comes_early_where_cores_are_needed(looptime):
     assert kernel.ticks == [0, 1, 1.5, 1.75, 2.75, 3, 3.79, 4.79, 5.79]
     assert loop.missed == 0
     assert max(loop.jitters) == pytest.approx(0)
+
+
+async def test_what_was_applied_before_an_executable_was_controlled_counts():
+    """An actuator tells once, of a pod that it has found before the core."""
+
+    class Pods(Kernel):
+        async def read(self):
+            found = await super().read()
+            return {**found, "n@w": None, "gone@w": None} if before else found
+
+        async def apply(self, cores):
+            await super().apply(cores)
+            return {"n@w": 0.7, "gone@w": 0.7} if len(self.ticks) == 2 else {}
+
+    before = True
+    loop = build(Pods(), Dispatcher())
+    ticking = asyncio.create_task(loop.run())
+    await asyncio.sleep(3.5)
+    assert loop._early.keys() == {"n@w", "gone@w"}
+    (first,) = [status.managed for status in loop.core.status.values()]
+    await loop.follow([first, replace(first, name="n@w")])
+    await asyncio.sleep(0.5)
+    assert loop.core.status["n@w"].applied == 0.7
+    before = False  # what is neither controlled nor read any more is forgotten
+    await asyncio.sleep(1)
+    assert not loop._early
+    ticking.cancel()
 
 
 async def test_missed_ticks_are_skipped_never_caught_up(looptime):
