@@ -62,6 +62,7 @@ class ModelRegistry:
         self._endpoints = endpoints
         self._watchers = watchers
         self._watching: dict[str, asyncio.Task[None]] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
         self._answer_heads: HeaderCache[ResponseTemplate] = HeaderCache()
         service.max_body = max_body(config)
         self._discovering = watchers.create_task(self._sources.follow(self._discover))
@@ -70,7 +71,7 @@ class ModelRegistry:
     def stop(self) -> None:
         """Stop all monitoring."""
         self._discovering.cancel()
-        for task in self._watching.values():
+        for task in (*self._watching.values(), *self._leaving.values()):
             task.cancel()
 
     async def follow(self, config: Config) -> None:
@@ -89,7 +90,8 @@ class ModelRegistry:
     async def _follow(self, config: Config) -> None:
         change = compare(self._config, config, self._started)
         old, new = executables(self._config), executables(config)
-        known, kept = {e.name for e in old}, self._config.models.keys() & config.models.keys()
+        known = {e.name for e in old} | self._leaving.keys()
+        kept = self._config.models.keys() & config.models.keys()
         if config.supervisor_urls != self._config.supervisor_urls:
             self._on_workers(config)
         # What is new for models that stay serves before what goes is drained, which takes a while.
@@ -99,7 +101,13 @@ class ModelRegistry:
         self._service.closing.update(change.removed)
         await asyncio.gather(*(self._drained(model) for model in change.removed))
         # A GPU holds all models, so any change makes it a different executable.
-        await asyncio.gather(*(self._remove(e.name) for e in old if e not in new))
+        for e in old:
+            if e not in new:
+                self._leaving[e.name] = self._watchers.create_task(self._remove(e.name))
+        # What is found next must not wait for what still runs on a pod that goes.
+        names = {e.name for e in new}
+        awaited = [n for n in self._leaving if change.removed or n in names]
+        await asyncio.gather(*(self._leaving[name] for name in awaited))
         for model in change.removed:
             self._driver.handle(ModelRemoved(model))
             self._service.closing.discard(model)
@@ -176,6 +184,13 @@ class ModelRegistry:
         return BackendAddress(pool, channel)
 
     async def _remove(self, name: str) -> None:
+        """Remove an executable once its requests have ended, or `gateway.drain_timeout` has."""
+        try:
+            await self._drain(name)
+        finally:
+            del self._leaving[name]
+
+    async def _drain(self, name: str) -> None:
         executor = self._driver.core.executors[name]
         watching, is_planned = self._watching.pop(name), executor.spec.is_planned
         if not is_planned:  # otherwise its answers come through its watcher
