@@ -232,7 +232,7 @@ workers:
     cores: 16
     executables:
 {executables}
-gateway: {{port: {port}, admin_port: {admin}, grpc_port: {grpc_port}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: 5, traces: {traces}, names: {names}, limits: {limits}, {gateway}}}
+gateway: {{port: {port}, admin_port: {admin}, grpc_port: {grpc_port}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: {drain}, traces: {traces}, names: {names}, limits: {limits}, {gateway}}}
 log: {{requests: {requests}}}
 """
 
@@ -255,6 +255,7 @@ class GatewayHarness:
         max_waiting=100,
         max_body=1 << 20,
         timeout=10,
+        drain=5,
         traces=False,
         requests="failed",
         limits="{}",
@@ -287,6 +288,7 @@ class GatewayHarness:
             grpc_port=grpc_port if with_grpc or speaks_grpc else "null",
             max_body=max_body,
             timeout=timeout,
+            drain=drain,
             traces=str(traces).lower(),
             requests=requests,
             limits=limits,
@@ -331,7 +333,7 @@ class GatewayHarness:
         """The gateway's client connections."""
         return list(self.server.connections)
 
-    async def until(self, condition, limit=10):
+    async def until(self, condition, limit=60):
         """Wait for something that must happen; the limit only bounds a failing test."""
         await until(condition, limit)
 

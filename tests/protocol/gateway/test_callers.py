@@ -328,7 +328,7 @@ async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_en
         blob.write_to_path(tmp_path / name)
         (tmp_path / name).chmod(0o600)
     tls = ", ".join(f"{name}: {tmp_path / name}" for name in files)
-    await harness.open(gateway=f"tls: {{{tls}}}", max_body=size)
+    await harness.open(gateway=f"tls: {{{tls}}}", max_body=size, drain=60)
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
     head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"

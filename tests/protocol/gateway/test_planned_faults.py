@@ -104,9 +104,7 @@ async def test_a_worker_that_is_late_skips_and_the_next_request_is_served(harnes
     await harness.until(lambda: len(deployment.tap.asked) > asked)
     await passed(deployment.tap.asked[-1].action.latest)
     deployment.tap.submits.set()
-    status, words = await told(late)
-    assert status == 504
-    assert "m" in words
+    assert (await told(late))[0] == 504
     assert deployment.tap.told[-1].outcome.status is ActionStatus.MISSED
     for row in range(3):  # on a busy machine one may be late as well
         status, found = await told(deployment.ask((row, row)))
