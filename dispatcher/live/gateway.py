@@ -115,14 +115,10 @@ class Gateway(Handler):
         """Return an answer to a request whose body must not be read, or None."""
         head = request.head
         route = head.route
-        if not self._service.is_open and (
-            route is not None or not (routes.is_open(head.target) or head.is_preflight)
-        ):
-            model = None if route is None else route.model
-            try:
-                request.grant = self._service.admit(_credentials(request), model)
-            except Denied as denied:
-                return self._finish_trace(request, _denied(denied))
+        if not self._service.is_open:
+            refused = self._refused(request)
+            if refused is not None:
+                return self._finish_trace(request, refused)
         if route is None:
             return None
         if not self._service.serves(route.model):
@@ -135,6 +131,20 @@ class Gateway(Handler):
             why = self._service.too_large(route.model, length)
             if why is not None:
                 return self._finish_trace(request, error(413, why, close=True))
+        return None
+
+    def _refused(self, request: HttpRequest) -> Response | None:
+        """Admit the caller of a request; return the answer to one that may not ask for this."""
+        head = request.head
+        route = head.route
+        if route is None and (routes.is_open(head.target) or head.is_preflight):
+            # What nobody vouches for is not kept: anybody could fill `buffered_bytes`.
+            return error(413, "no body is read here", close=True) if _has_body(head) else None
+        try:
+            model = None if route is None else route.model
+            request.grant = self._service.admit(_credentials(request), model)
+        except Denied as denied:
+            return _denied(denied)
         return None
 
     def handle(self, request: HttpRequest, connection: ClientConnection) -> Pending | None:
@@ -383,6 +393,12 @@ def _credentials(request: HttpRequest) -> Credentials:
         request.peer,
         request.certificate,
     )
+
+
+def _has_body(head: Head) -> bool:
+    """Return True unless a request says that it has no body."""
+    length = head.headers.get(b"content-length", b"")
+    return bool(length.strip(b"0")) or b"transfer-encoding" in head.headers
 
 
 def _denied(denied: Denied) -> Response:

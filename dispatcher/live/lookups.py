@@ -95,6 +95,11 @@ class Lookups:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # all its clients may have gone: then nobody else asks for it
+
     async def _answer(
         self, key: _Key, fetch: Callable[[BackendAddress, float], Awaitable[A]], is_status: bool
     ) -> A | None:
@@ -109,7 +114,7 @@ class Lookups:
             task = asyncio.get_running_loop().create_task(self._run(key, flight, fetch, is_status))
             flight.task = task
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._ended)
         else:
             self.counts["shared"] += 1
         flight.clients += 1

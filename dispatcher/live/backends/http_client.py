@@ -137,7 +137,14 @@ class Pool(ConnectionOwner):
             self._connect(head, body, connecting, timeout, most)
         )
         self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._connecting.discard(task)
+            if task.cancelled():  # perhaps before it began: nothing in it sees that
+                text = f"given up while connecting to {self.where}"
+                connecting.done(BackendUnreachable(text))
+
+        task.add_done_callback(ended)
         return connecting
 
     def _prefix(self, template: RequestTemplate) -> bytes:
@@ -253,9 +260,6 @@ class Pool(ConnectionOwner):
                     await loop.create_connection(
                         lambda: cast(asyncio.Protocol, connection), self.host, self.port
                     )
-        except asyncio.CancelledError:
-            connecting.done(BackendUnreachable(f"given up while connecting to {self.where}"))
-            raise
         except TimeoutError:
             connecting.done(
                 BackendSilent(f"cannot connect to {self.where} within {CONNECT_TIMEOUT:g} s")

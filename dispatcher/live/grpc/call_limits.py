@@ -48,6 +48,8 @@ class ConnectionLimits:
     def __init__(self, http: Server) -> None:
         self.http = http
         self.taken = 0
+        self._unsent = 0
+        """Bytes of gRPC's answers that are not read yet."""
         self.unauthenticated: dict[asyncio.Timeout, None] = {}
         """Messages being read from unauthenticated clients, the oldest first."""
         self._by_address: Counter[str] = Counter()
@@ -97,13 +99,17 @@ class ConnectionLimits:
         http, size = self.http, len(answer.body)
         if size <= LARGE:
             return answer
-        if http.unsent and not http.make_room(size):
+        # Nothing bounds the time in which they are read, so half of the memory is not theirs.
+        is_much = self._unsent and self._unsent + size > http.bounds.buffered_bytes // 2
+        if is_much or (http.unsent and not http.make_room(size)):
             return self.no_room(callers.address(context), size).answer
 
         def sent(_: object) -> None:
+            self._unsent -= size
             http.buffered -= size
             http.unsent -= size
 
+        self._unsent += size
         http.buffered += size
         http.unsent += size
         context.add_done_callback(sent)

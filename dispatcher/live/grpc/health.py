@@ -23,6 +23,10 @@ from dispatcher.live.service import Service
 LOOK = 0.5
 """Seconds between two checks for watchers."""
 
+WATCHERS = 1000
+"""Most watchers, and at most half of `gateway.limits.connections`: they need no key, stay for as
+long as they like, and each costs a ten-thousandth of a core."""
+
 NAME = "grpc.health.v1.Health"
 _GATEWAY = frozenset({"", NAME, *SERVICES})
 _STATUS = health_pb2.HealthCheckResponse
@@ -36,6 +40,8 @@ class GatewayHealth:
         self._service = service
         self._limits = places
         self._ending = asyncio.Event()
+        self._watching: dict[CallSlot, None] = {}
+        """Watchers, the oldest first; one that is taken out ends at its next look."""
 
     def handlers(self) -> dict[str, Any]:
         """Return the handlers by method; bytes in and bytes out."""
@@ -65,14 +71,21 @@ class GatewayHealth:
         """Send the status, and each change of it, until `end`."""
         try:
             with self._limits.take(context) as place:
-                await self._tell(await _asked(place), context)
+                name = await _asked(place)
+                if len(self._watching) >= min(WATCHERS, self._limits.http.limits.connections // 2):
+                    self._watching.pop(next(iter(self._watching), place), None)
+                self._watching[place] = None
+                try:
+                    await self._tell(name, context, place)
+                finally:
+                    self._watching.pop(place, None)
         except RefusedCall as refused:
             await respond(context, refused.answer)
 
-    async def _tell(self, name: str, context: _ServicerContext) -> None:
+    async def _tell(self, name: str, context: _ServicerContext, place: CallSlot) -> None:
         told, is_ending = None, False
         while not is_ending:
-            is_ending = self._ending.is_set()
+            is_ending = self._ending.is_set() or place not in self._watching
             status = self._status(name)
             if status != told:
                 await context.write(_said(status))

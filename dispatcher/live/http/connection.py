@@ -1,9 +1,8 @@
 """A client's connection: bytes in, requests out, answers back in the order of the requests.
 
-A strict C parser (llhttp) reads: input that two servers could understand differently is refused and
-ends the connection (RFC 9112 §11.2). One request of a connection is answered at a time; meanwhile
-at most the content of one read waits, and nothing more is read. Everything is bounded: headers and
-bodies in size, and a client's time for each, by one sweep of the server.
+A strict C parser (llhttp) reads: what two servers could understand differently is refused and ends
+the connection (RFC 9112 §11.2). One request is answered at a time; meanwhile those of one read
+wait. All is bounded: headers and bodies in size, a client's time for each by one sweep.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from dispatcher.live.http.cursor import Cursor
 from dispatcher.live.http.handler import ClientConnection, Pending
 from dispatcher.live.http.head_pattern import KnownHeads
 from dispatcher.live.http.messages import Response
-from dispatcher.live.http.pacing import PIECE, REQUEST, WORK, PacedInput
+from dispatcher.live.http.pacing import MOST_WAITING, PIECE, REQUEST, WORK, PacedInput
 from dispatcher.live.http.request import NAMES, ODD, OPTION_HEADERS, WANTED, HttpRequest, decoded
 from dispatcher.live.http.responses import LARGE
 
@@ -340,6 +339,8 @@ class Connection(ClientConnection):
         head.has_options = not OPTION_HEADERS.isdisjoint(head.headers)
         if self._is_free:
             self._accept(request)
+        elif len(self._waiting) >= MOST_WAITING:
+            self._refuse(503, f"{MOST_WAITING} requests wait on this connection: limit reached")
         else:
             self._state = states.QUEUE[self._state]
 
@@ -460,8 +461,7 @@ class Connection(ClientConnection):
         """Read the next request, or the rest of it: those before it are answered."""
         self._reading.resume(transport)
         bounds, request = self._server.bounds, self._request
-        idle = bounds.idle_timeout if request is None else bounds.body_timeout
-        self.due = self._server.now + idle
+        self.due = self._server.now + (bounds.body_timeout if request else bounds.idle_timeout)
         if request is not None and self._state is states.QUEUED:
             self._accept(request)
 

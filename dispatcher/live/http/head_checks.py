@@ -10,6 +10,9 @@ from dispatcher.live.http.connections import Bounds, Connections
 from dispatcher.live.http.origins import FOREIGN, MALFORMED, OK, Origins
 from dispatcher.live.http.request import Head, decoded
 
+MOST_DIGITS: Final = 20
+"""Most digits of a length, leading zeros among them."""
+
 VERSIONS: Final = frozenset({"1.0", "1.1"})
 
 Objection = tuple[int, str]
@@ -89,7 +92,9 @@ def _framing_objection(  # noqa: PLR0911 - one each
     coding = headers.get(b"transfer-encoding", b"chunked").lower()
     if coding != b"chunked" or (b"transfer-encoding" in headers and head.version == "1.0"):
         return 501, f"Transfer-Encoding: {decoded(coding)}: only chunked is known"
-    if int(headers.get(b"content-length", b"0")) > bounds.max_body_bytes:
+    length = headers.get(b"content-length", b"0")
+    # int() raises ValueError for thousands of digits, though they be zeros.
+    if len(length) > MOST_DIGITS or int(length) > bounds.max_body_bytes:
         return bounds.large_body()
     expected = headers.get(b"expect", b"100-continue")
     if expected.lower() != b"100-continue":

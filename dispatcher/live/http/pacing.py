@@ -17,6 +17,10 @@ WORK: Final = 1024
 REQUEST: Final = 32
 """The work of a whole request."""
 
+MOST_WAITING: Final = 256
+"""Requests of a connection that wait for those before them: one takes 0.5 kB, and more than twenty
+times as much as its bytes."""
+
 
 class PacedInput:
     """The reading side of a transport. `work` is set to 0 at the beginning of a read."""

@@ -24,6 +24,9 @@ from roma.config.scheduling import SchedulingConfig
 from roma.domain.events import Reason
 from roma.domain.variants import Variant
 
+LEAST_FACTOR: Final = 1e-3
+"""Least share of the offered time that a batch counts as: a coarse clock reports none."""
+
 DRIFT: Final = 1.25
 """Factor by which a variant's batch times must change, up or down, before values are computed
 anew."""
@@ -154,4 +157,4 @@ class QosOpt(QualityScheduler):
 
 
 def _drift(factor: float) -> int:
-    return round(math.log(factor) / math.log(DRIFT))
+    return round(math.log(max(factor, LEAST_FACTOR)) / math.log(DRIFT))

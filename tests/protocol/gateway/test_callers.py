@@ -53,6 +53,21 @@ async def test_who_shows_no_key_is_told_how_and_only_health_is_open(guarded):
     assert guarded.backends[0].seen == []
 
 
+async def test_nothing_is_kept_for_who_shows_no_key(guarded):
+    for path in (b"POST /healthz", b"GET /v2/health/live"):
+        client = Client(*await asyncio.open_connection("127.0.0.1", guarded.port))
+        client.send(
+            path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n" + bytes(400_000)
+        )
+        assert (await client.answer())[0] == 413
+        assert guarded.server.buffered == 0
+        client.writer.transport.abort()
+    client = Client(*await asyncio.open_connection("127.0.0.1", guarded.port))
+    client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+    assert (await client.answer())[0] == 200
+    client.writer.transport.abort()
+
+
 async def test_a_key_for_another_model_learns_nothing_about_this_one(guarded):
     answers = [
         await guarded.predict(path=f"/v1/models/{model}:predict", headers=bearer("narrow"))

@@ -172,6 +172,42 @@ async def test_who_watches_without_a_key_holds_nothing(guarded):
         assert error.value.code() is Code.RESOURCE_EXHAUSTED
 
 
+async def test_who_watches_without_a_key_takes_at_most_half_of_the_calls(guarded):
+    """A new one takes the place of the oldest, which is told the status and ends."""
+    limits = guarded.server.limits.model_copy(update={"connections": 8})
+    guarded.server.bound(limits, guarded.server.bounds.max_body_bytes)
+    async with guarded.channel as channel:
+        stub, watches = health_pb2_grpc.HealthStub(channel), []
+        for _ in range(7):
+            watches.append(stub.Watch(health_pb2.HealthCheckRequest(service="m")))
+            await watches[-1].read()
+        for ended in watches[:3]:
+            assert await ended.code() is Code.OK
+        assert not any(watch.done() for watch in watches[3:])
+        assert (await guarded.call(PREDICT, sized(5000), metadata=bearer("c")))[0] is Code.OK
+
+
+async def test_answers_that_nobody_reads_take_at_most_half_of_the_memory(guarded, raw):
+    """Nothing else bounds how long they are kept."""
+    limits = guarded.server.limits.model_copy(update={"buffered_bytes": 1 << 20})
+    guarded.server.bound(limits, guarded.server.bounds.max_body_bytes)
+
+    async def large(request, context):
+        return bytes(400_000)
+
+    guarded.grpc_backends[0].behave = large
+    for held in (400_000, 400_000):  # the second answer is refused
+        client = await raw()
+        client.begin(PREDICT, (b"authorization", f"Bearer {TOKENS['c']}".encode()))
+        client.whole(sized(5000))
+        await guarded.until(
+            lambda: guarded.service.driver.core.live == 0 and guarded.queue.completed
+        )
+        await guarded.until(lambda held=held: guarded.server.unsent == held)
+    assert await ended(client) == number(Code.RESOURCE_EXHAUSTED)
+    await client.close()
+
+
 async def test_a_health_question_has_little_time(guarded, raw, monkeypatch):
     monkeypatch.setattr(call_limits, "UNAUTHENTICATED_TIMEOUT", 0.1)
     client = await raw()

@@ -6,6 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
+from dispatcher.live.http.pacing import MOST_WAITING
 from roma.domain.model import Priority
 from tests.support.handler import Passing
 from tests.support.raw_http import HEAD, post
@@ -130,6 +131,19 @@ async def test_what_waited_for_one_request_is_answered_a_part_in_each_turn(harne
     assert len(left) >= 4
 
 
+async def test_no_more_than_so_many_requests_wait_on_a_connection(harness, connect):
+    await harness.open()
+    harness.backends[0].gate = asyncio.Event()
+    client, (connection,) = await connect(), harness.connections
+    client.send(post(b"[1]") + MANY["requests in a row"][1] * 1000)
+    await harness.until(lambda: len(connection._waiting) == MOST_WAITING)
+    await asyncio.sleep(0.05)
+    assert len(connection._waiting) == MOST_WAITING
+    harness.backends[0].gate.set()
+    statuses = [(await client.answer())[0] for _ in range(MOST_WAITING + 2)]
+    assert statuses == [200] * (MOST_WAITING + 1) + [503]
+
+
 async def test_an_answered_request_leaves_nothing_behind(harness, connect):
     await harness.open()
     client = await connect()
@@ -217,6 +231,7 @@ async def test_the_absolute_form_of_a_target_is_understood(harness, connect):
         (HEAD.replace(b"Host: x", b"Host: x, y") + b"Content-Length: 2\r\n\r\n{}", 400),
         (HEAD.replace(b"Host: x", b"Host: http://x/") + b"Content-Length: 2\r\n\r\n{}", 400),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffff\r\n", 413),
+        (HEAD + b"Content-Length: " + 5000 * b"0" + b"2\r\n\r\n{}", 413),
     ],
 )
 async def test_what_two_servers_could_read_in_two_ways_ends_the_connection(
@@ -295,16 +310,16 @@ async def test_a_bad_request_behind_good_ones_is_answered_after_them(harness, co
     assert await client.ended()
 
 
-async def test_a_thousand_cheap_requests_behind_a_slow_one_are_answered_in_a_loop(harness, connect):
+async def test_hundreds_of_cheap_requests_behind_a_slow_one_are_answered(harness, connect):
     await harness.open()
     backend = harness.backends[0]
     backend.gate = asyncio.Event()
     client = await connect()
     cheap = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    client.send(post(b"1") + cheap * 1000 + post(b"2"))
+    client.send(post(b"1") + cheap * (MOST_WAITING - 1) + post(b"2"))
     await harness.until(lambda: backend.running == 1)
     backend.gate.set()
-    assert {(await client.answer())[0] for _ in range(1002)} == {200}
+    assert {(await client.answer())[0] for _ in range(MOST_WAITING + 1)} == {200}
     assert next(iter(harness.core.executors)).losses == 0
 
 

@@ -1,7 +1,9 @@
 """Status, metadata and readiness: many clients that ask are a few requests to a model server."""
 
 import asyncio
+import gc
 import json
+import logging
 
 import aiohttp
 import grpc
@@ -10,6 +12,7 @@ import pytest
 from dispatcher.live import lookups
 from dispatcher.live.backends.backend_address import MAX_LOOKUPS
 from dispatcher.live.grpc.methods import OIP
+from dispatcher.live.http import routes
 from roma.security import api_keys
 from tests.protocol.gateway.test_grpc import STATUS, asking
 
@@ -44,6 +47,37 @@ def after(harness, seconds):
     """Let the dispatcher's clock go on by so much."""
     clock = harness.service.driver.clock
     harness.service.driver.clock = lambda: clock() + seconds
+
+
+async def test_a_look_up_ends_though_its_executable_is_removed_as_it_connects(harness):
+    await harness.open(backends=2)
+    name = next(iter(harness.core.executors)).spec.name
+    for endpoint in harness.service.endpoints.values():
+        for connection in list(endpoint.pool._idle):  # as after some quiet seconds
+            connection.transport.close()
+    await harness.until(lambda: not any(e.pool._idle for e in harness.service.endpoints.values()))
+    asked = asyncio.ensure_future(harness.service.lookups.http(routes.parse("GET", METADATA)))
+    await asyncio.sleep(0)  # it has chosen the executable, and not begun to connect
+    await harness.registry._drain(name)
+    await asked
+    assert not harness.service.lookups._flights
+    assert (await harness.get(METADATA))[0] == 200
+
+
+async def test_a_look_up_that_fails_after_its_clients_have_gone_is_no_error(harness, caplog):
+    await harness.open()
+    (backend,) = harness.backends
+    backend.lookup_gate = asyncio.Event()
+    _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+    writer.write(f"GET {METADATA} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    await harness.until(lambda: backend.looking_up)
+    writer.transport.abort()
+    await harness.until(lambda: not harness.service.lookups.waiting)
+    for connection in backend.open_connections:
+        connection.transport.abort()
+    await harness.until(lambda: not harness.service.lookups._flights)
+    gc.collect()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 async def test_a_thousand_clients_are_one_request(harness):

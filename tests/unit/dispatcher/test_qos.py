@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dispatcher.schedulers.qos.base import ArrivalRate
 from dispatcher.schedulers.qos.deadline_bins import DeadlineBins, Entry
 from dispatcher.schedulers.qos.heuristic import Fixed, Qos
-from dispatcher.schedulers.qos.optimal import QosOpt
+from dispatcher.schedulers.qos.optimal import DRIFT, QosOpt, _drift
 from dispatcher.state.device_state import IDLE_PREDICTION_AGE, DeviceState
 from dispatcher.state.utility import UTILITIES, linear, value
 from roma.domain.actions import Capabilities, ModelCapabilities
@@ -467,3 +467,8 @@ def test_a_variant_that_was_slow_and_does_not_run_is_given_another_chance():
     assert timed.slowness("full") == {1.5}
     timed.run("full", 2, 1.1, now=0.2 + IDLE_PREDICTION_AGE)
     assert timed.slowness("full") == {1.1}
+
+
+def test_a_device_may_report_that_batches_took_no_time():
+    assert [_drift(factor) for factor in (1.0, DRIFT**2, 1 / DRIFT)] == [0, 2, -1]
+    assert _drift(0.0) == _drift(1e-9) < -1
