@@ -125,7 +125,12 @@ def _arrivals(options: LoadOptions) -> list[float]:
     assert options.profile is not None
     process = _choice("--process", options.process, Process)
     profile = Profile.parse(options.profile, step=options.step)
-    return send_times(profile, process, seed=options.seed)
+    times = send_times(profile, process, seed=options.seed)
+    if not times:
+        raise load.LoadInputError(
+            f"--profile = {options.profile}: asks for 0 requests; must be at least 1"
+        )
+    return times
 
 
 def _choice(option: str, value: str, kind: type[K]) -> K:

@@ -200,7 +200,10 @@ def _until(config: Config, model: str, status: int, limit: float, token: Token |
                 f"put right or removed (roma models remove)"
             )
         if time.monotonic() > deadline:
-            raise LaunchError(f"{url}: status {found} after {limit:g} s, must be {status}")
+            raise LaunchError(
+                f"{url}: status {found} after {limit:g} s, must be {status}: the file is written; "
+                "the log of `roma up` says what in it takes a restart"
+            )
         time.sleep(LOOK)
     print(f"{model} is served" if status == 200 else f"{model} is gone")
 

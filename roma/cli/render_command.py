@@ -69,7 +69,10 @@ def kubernetes(
     _write_secrets(loaded, out / "base")
     _write_values(out / "base" / secrets.FOLDER)
     if why := left_out(loaded):
-        print(f"left out {out / 'overlays' / 'production'} and {out / helm.FOLDER}: {why}")
+        parts = (out / "overlays" / "production", out / helm.FOLDER)
+        print(f"left out {parts[0]} and {parts[1]}: {why}")
+        if stale := [str(part) for part in parts if part.exists()]:
+            raise ConfigError(f"{', '.join(stale)}: of an earlier rendering; must be removed")
 
 
 def _write(out: Path, files: Mapping[str, str], source: Path, kept: Collection[str] = ()) -> None:

@@ -19,7 +19,7 @@ class SlaConfig(Section):
 
     response_time: Seconds
     """Seconds."""
-    budget: Annotated[float, Field(gt=0, le=0.5)] | None = None
+    budget: Annotated[float, Field(ge=1e-6, le=0.5)] | None = None
     """Share of the requests that may be late, refused or failed; default: 0.02."""
     statistic: Statistic | None = None
     """Alternative to a budget: `p95` and `p99` mean budgets of 0.05 and 0.01, `each` a budget of

@@ -7,7 +7,7 @@ people. Times are seconds, CPU is cores, cost is core-seconds per request.
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from roma.config import yaml_file
 from roma.domain.errors import ConfigError, in_words
@@ -16,8 +16,8 @@ Positive = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
 
 
-class _ProfileSection(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+class _ProfileSection(yaml_file.Section):
+    """A section of a profile."""
 
 
 class Point(_ProfileSection):

@@ -27,6 +27,8 @@ class ConfigWatch:
         self._config = self._started = config
         # Of no file: it may have changed since it was read, since pulling an image takes time.
         self._seen: Stamp | None = (0, 0, 0)
+        self._tried: Stamp | None = self._seen
+        self._fault = ""
 
     def look(self, *, again: bool = False) -> Config | None:
         """Return the new configuration if the file has changed and needs no restart.
@@ -36,8 +38,15 @@ class ConfigWatch:
         seen = stamp(self._file)
         if seen == self._seen and not again:
             return None
-        self._seen = seen
-        new = _changed(self._file, self._config, self._started, self._started)
+        try:
+            new = _read(self._file, self._config, self._started, self._started)
+        except ConfigError as error:
+            # Tried again at each look: a right, or another file that it names, may be the reason.
+            if again or seen != self._tried or str(error) != self._fault:
+                log.error("%s: nothing is changed: %s", self._file, error)
+            self._tried, self._fault = seen, str(error)
+            return None
+        self._seen = self._tried = seen
         self._config = new or self._config
         return new
 
@@ -67,15 +76,22 @@ async def reloads(file: Path, config: Config) -> AsyncIterator[Config]:
 def _changed(
     file: Path, config: Config, started: Config, servers: Config | None = None
 ) -> Config | None:
-    """Return the file's configuration if it differs and needs no restart."""
+    """Return what `_read` does; a fault is logged."""
     try:
-        check_regular(file)
-        new = load(file)
-        change = compare(config, new, started, servers)
+        return _read(file, config, started, servers)
     except ConfigError as error:
         log.error("%s: nothing is changed: %s", file, error)
         return None
+
+
+def _read(file: Path, config: Config, started: Config, servers: Config | None) -> Config | None:
+    """Return the file's configuration if it differs and needs no restart; raise ConfigError."""
+    try:
+        check_regular(file)
+        new = load(file)
+        return new if compare(config, new, started, servers).is_any else None
+    except ConfigError:
+        raise
     except Exception:  # a bug in reading a file must not end what serves
         log.exception("%s: nothing is changed: it cannot be checked", file)
         return None
-    return new if change.is_any else None

@@ -41,7 +41,7 @@ Scope = Annotated[tuple[str, ...] | Literal["*"], AfterValidator(_named)]
 class Limits(Section):
     """Limits of one caller."""
 
-    rate: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
+    rate: Annotated[float, Field(ge=1e-6, le=1_000_000, allow_inf_nan=False)] | None = None
     """Most requests per second in the long run; default: no limit."""
     burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Most requests at once; default: the requests of one second, at least one."""

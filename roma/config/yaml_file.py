@@ -8,7 +8,7 @@ line) and the bound.
 import math
 import re
 import reprlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -47,11 +47,30 @@ class Section(BaseModel):
         """Refuse `true` where a number is expected: pydantic would read it as 1."""
         for key, value in data.items() if isinstance(data, dict) else ():
             field = cls.model_fields.get(key)
-            if isinstance(value, bool) and field is not None:
-                kinds = field.annotation, *get_args(field.annotation)
-                if bool not in kinds and Any not in kinds:
-                    raise Fault(key, str(value).lower(), "a value, not true or false")
+            kinds = () if field is None else tuple(_kinds(field.annotation))
+            if field is None or bool in kinds or Any in kinds:
+                continue
+            is_section = any(isinstance(k, type) and issubclass(k, BaseModel) for k in kinds)
+            for name, part in [(key, value)] if is_section else _parts(key, value):
+                if isinstance(part, bool):
+                    raise Fault(name, str(part).lower(), "a value, not true or false")
         return data
+
+
+def _parts(key: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield a value, and what is in it if it is a list or a mapping, with their keys."""
+    yield key, value
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    for name, part in value.items() if isinstance(value, dict) else ():
+        yield f"{key}.{name}", part
+
+
+def _kinds(annotation: object) -> Iterator[object]:
+    """Yield a type and those that it is made of."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _kinds(part)
 
 
 class Fault(ValueError):

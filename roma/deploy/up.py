@@ -12,6 +12,7 @@ import fcntl
 import logging
 import os
 import signal
+import socket
 import stat
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -35,7 +36,13 @@ from roma.deploy.launchers import LAUNCHERS, Launched
 from roma.deploy.lease import keep_safe
 from roma.deploy.model_servers import cgroups, model_server
 from roma.deploy.ready import announce, report
-from roma.domain.errors import ActuationError, ActuationNotPermitted, ExchangeError, LaunchError
+from roma.domain.errors import (
+    ActuationError,
+    ActuationNotPermitted,
+    ExchangeError,
+    LaunchError,
+    in_words,
+)
 from roma.security import exposure, peers
 from supervisor.cgroups import Group, Hierarchy, find_hierarchy
 
@@ -95,7 +102,10 @@ class Deployment:
 
     async def start(self) -> None:
         """Start everything but containers; raise LaunchError if a quota cannot be set."""
-        start_failures.write({}, self._faults)
+        try:
+            start_failures.write({}, self._faults)
+        except OSError as error:
+            raise LaunchError(f"{self._faults}: cannot be written: {in_words(error)}") from error
         self._telling = asyncio.create_task(self._tell_faults())
         await self._add(_local(self.config))
         for child in (*self.supervisors.values(), *self.dispatchers):
@@ -239,10 +249,14 @@ async def deployed(
     """Run everything that `config` puts on this machine until the block ends."""
     # Before anything is started; each program warns about its own listeners.
     exposure.check(exposure.of_all(config), insecure=insecure)
+    _check_ports(config)
     async with contextlib.AsyncExitStack() as stack:
         local = any(worker.is_local for worker in config.workers)
         # A program that restarts must not read a file that was not accepted.
-        scratch = Path(stack.enter_context(TemporaryDirectory(prefix="roma-up-")))
+        try:
+            scratch = Path(stack.enter_context(TemporaryDirectory(prefix="roma-up-")))
+        except OSError as error:
+            raise LaunchError(f"TMPDIR: no directory can be made: {in_words(error)}") from error
         held = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
         stack.callback(os.close, held)
         fcntl.flock(held, fcntl.LOCK_SH)  # systemd-tmpfiles spares what is locked
@@ -369,6 +383,32 @@ async def _until_one_serves(config: Config, session: aiohttp.ClientSession, at: 
         await asyncio.sleep(0.1)
     names = ", ".join(config.models)
     raise LaunchError(f"the dispatcher at {at} does not take over the models {names}")
+
+
+def _check_ports(config: Config) -> None:
+    """Raise LaunchError for a port that another program has.
+
+    Several dispatchers share theirs by SO_REUSEPORT, and would share it with another deployment's,
+    unnoticed. And what answers at the admin port must be our own.
+    """
+    g, control = config.gateway, config.control
+    keys = {(g.host, g.port): "gateway.port"}
+    if g.grpc_port is not None:
+        keys[g.host, g.grpc_port] = "gateway.grpc_port"
+    keys |= dict.fromkeys(g.exchange_addresses, "gateway.admin_port")
+    keys |= {(control.host, config.control_port(w)): "control.port" for w in config.workers}
+    for (host, port), key in keys.items():
+        try:
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        except OSError:
+            continue  # the program that listens there says why it cannot
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except OSError as error:
+                why = f"cannot listen on {host}: {(error.strerror or str(error)).lower()}"
+                raise LaunchError(f"{key} = {port}: {why}") from error
 
 
 def _make_own(directory: Path) -> None:

@@ -5,6 +5,7 @@ could be counts or timestamps.
 """
 
 import csv
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -118,7 +119,10 @@ def _counts(cells: Iterable[tuple[int, str]], path: Path) -> Iterator[int]:
 def _timestamps(cells: Iterable[tuple[int, str]], path: Path) -> Iterator[float]:
     for line, cell in cells:
         try:
-            yield _seconds(cell)
+            seconds = _seconds(cell)
+            if not math.isfinite(seconds):
+                raise ValueError
+            yield seconds
         except ValueError:
             raise WorkloadError(
                 f"trace {path}, line {line}: timestamp {cell!r} is not a number of seconds, "

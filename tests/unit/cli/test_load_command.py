@@ -19,7 +19,7 @@ def load(tmp_path):
     body = tmp_path / "body.json"
     body.write_text('{"instances": [1]}')
     options = ["--body", str(body), "--profile", "5", "--step", "1"]
-    return lambda *more: CliRunner().invoke(app, ["load", *more, *options])
+    return lambda *more: CliRunner().invoke(app, ["load", *options, *more])
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,7 @@ def load(tmp_path):
         (("",), "model = : must not be empty"),
         (("m", "--timeout", "0"), "timeout 0 s: must be finite and > 0"),
         (("m", "--url", "ftp://x"), "url 'ftp://x': must be http://"),
+        (("m", "--profile", "0-0"), "--profile = 0-0: asks for 0 requests; must be at least 1"),
     ],
 )
 def test_what_is_refused_shows_no_progress(load, arguments, line):

@@ -183,6 +183,23 @@ def test_a_watch_reads_again_when_told_and_says_once_that_the_file_is_gone(tmp_p
     assert line.startswith(f"{file}: nothing is changed: {file}: cannot be read: ")
 
 
+def test_what_could_not_be_read_is_tried_again_and_said_once(tmp_path, caplog):
+    """Another file that it names may have been the reason."""
+    file, profile = tmp_path / "roma.yaml", tmp_path / "profile.yaml"
+    file.write_text(FILE)
+    watch = ConfigWatch(file, schema.load(file))
+    assert watch.look() is None
+    file.write_text(f"profile: profile.yaml\n{FILE.replace('workers:', NEW)}")
+    assert [watch.look(), watch.look()] == [None, None]
+    machine = "machine: {cpu: x, cores: 2, measured: today}"
+    profile.write_text(f"{machine}\nmodels: {{c: {{cost: 0.1}}}}")
+    new = watch.look()
+    assert new is not None
+    assert "c" in new.models
+    assert watch.look() is None
+    assert len(caplog.messages) == 1
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
 def test_nothing_but_a_file_is_read_again(tmp_path, caplog, make):
     file = tmp_path / "roma.yaml"

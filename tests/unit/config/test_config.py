@@ -568,6 +568,19 @@ def test_what_is_no_number_is_not_taken_for_one(value, said):
         schema.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ("control: {law: pi, gains: {target: true}}", "control.gains.target"),
+        ("plant: {models: {m: {load: {on_off: [1, true, 1]}}}}", "plant.models.m.load.on_off.1"),
+    ],
+)
+def test_no_part_of_a_value_is_true(section, key):
+    text = "models: {m: {path: x, sla: {response_time: 1}}}\nworkers: [{cores: 2}]\n"
+    with pytest.raises(ConfigError, match=f"{key} = true: must be a value, not true or false"):
+        schema.parse(text + section)
+
+
 def test_numbers_are_read_as_people_write_them():
     text = "[1e-1, .5, 1.5e+3, -3, 0x10, 1_000, .inf, true, False, ~, '1']"
     expected = [0.1, 0.5, 1500.0, -3, 16, 1000, float("inf"), True, False, None, "1"]

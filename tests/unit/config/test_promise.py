@@ -53,7 +53,7 @@ def test_what_a_promise_means(sla, budget, statistic, set_point, deadline):
             {"alpha": 0.5, "statistic": "p99"},
             "alpha = 0.5: must be absent where statistic = p99: only mean has it",
         ),
-        ({"budget": 0}, "budget = 0: input should be greater than 0"),
+        ({"budget": 0}, "budget = 0: input should be greater than or equal to 0.000001"),
         ({"budget": 0.6}, "budget = 0.6: input should be less than or equal to 0.5"),
     ],
 )

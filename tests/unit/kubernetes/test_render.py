@@ -186,6 +186,17 @@ def test_a_model_on_the_nodes_disks_is_for_dev_alone(tmp_path):
     assert "hostPath" in namespace["metadata"]["annotations"]["roma.dev/privileged-because"]
 
 
+def test_no_earlier_chart_stays_beside_what_has_none(tmp_path):
+    _, _, out = rendered(tmp_path)
+    assert (out / "chart").exists()
+    text = FILE.replace("persistentVolumeClaim: models", "hostPath: /srv/digits")
+    found, _, _ = rendered(tmp_path, text)
+    assert isinstance(found.exception, ConfigError)
+    assert str(found.exception) == (
+        f"{out / 'overlays' / 'production'}, {out / 'chart'}: of an earlier rendering; must be removed"
+    )
+
+
 def test_the_law_of_throttling_needs_servers_that_report_it():
     text = f"{FILE}control: {{law: captain}}\n"
     schema.parse(text)

@@ -1,0 +1,45 @@
+"""A port that another program has is named before anything starts."""
+
+import socket
+
+import pytest
+
+from roma.config import schema
+from roma.deploy.up import deployed
+from roma.domain.errors import LaunchError
+from roma.tools.demo.ports import free_ports
+
+FILE = """
+models: {{m: {{path: /nowhere, sla: {{response_time: 1}}}}}}
+workers: [{{name: a, cores: 1}}, {{name: b, cores: 1, base_port: 9600}}]
+gateway: {{port: {0}, admin_port: {1}, grpc_port: {2}, processes: {processes}}}
+control: {{port: {3}}}
+"""
+KEYS = ["gateway.port", "gateway.admin_port", "gateway.grpc_port", "control.port", "control.port"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("taken", range(5))
+async def test_a_taken_port_is_named_before_anything_starts(taken, processes):
+    ports = free_ports(5)
+    config = schema.parse(FILE.format(*ports, processes=processes))
+    with socket.socket() as other:
+        # As the dispatchers of another deployment: the kernel would let ours share it.
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", ports[taken]))
+        other.listen()
+        named = f"^{KEYS[taken]} = {ports[taken]}: cannot listen on .*: address already in use$"
+        with pytest.raises(LaunchError, match=named):
+            async with deployed(config):
+                pass
+
+
+async def test_a_machine_without_room_for_files_is_one_line(monkeypatch):
+    def full(**_):
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("roma.deploy.up.TemporaryDirectory", full)
+    config = schema.parse(FILE.format(*free_ports(5), processes=1))
+    with pytest.raises(LaunchError, match="TMPDIR: no directory can be made: "):
+        async with deployed(config):
+            pass
