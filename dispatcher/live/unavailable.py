@@ -6,12 +6,15 @@ up.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from dispatcher.core import Dispatcher
 from roma.config import start_failures
 from roma.config.watched_file import Watched, keep_looking
+
+log = logging.getLogger(__name__)
 
 
 class Reasons:
@@ -33,6 +36,10 @@ class Reasons:
         self, executable: str, *, reported: str | None = None, unreached: str | None = None
     ) -> None:
         """Keep what a health check found; forget what the one before it did."""
+        executors, text = self._core.executors, f"{executable}: {unreached}"
+        is_lost = executable in executors and not executors[executable].live  # else the driver logs
+        if unreached is not None and is_lost and self.unreached.get(executable) != text:
+            log.warning("executable %s", text)
         for known, why in ((self.seen, reported), (self.unreached, unreached)):
             if why is None:
                 known.pop(executable, None)

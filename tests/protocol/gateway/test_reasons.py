@@ -56,6 +56,19 @@ def test_what_a_launcher_writes_is_told_of_what_is_not_live(core, file):
     assert told(core, reasons)["roma_model_ready", "m"] == 1.0
 
 
+def test_why_a_server_elsewhere_is_not_reached_is_logged_once(core, caplog):
+    reasons = Reasons(core)
+    for why in ("refused", "refused", "no route", None, "no route"):
+        reasons.note("m@w", unreached=why)
+    reasons.note("gone@w", unreached="refused")
+    core.handle(ExecutorReady("m@v"), now=0.0)
+    reasons.note("m@v", unreached="refused")  # its loss is logged by whoever notices it
+    assert caplog.messages == [
+        f"executable m@w: {why}" for why in ("refused", "no route", "no route")
+    ]
+    assert reasons.for_operators("m@w") == "m@w: no route"
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"m@w": 1}'])
 def test_a_file_that_holds_something_else_is_refused_by_name(file, text):
     file.write_text(text)
