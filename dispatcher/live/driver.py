@@ -262,6 +262,19 @@ class Driver:
             log.warning("executable %s is lost: %s", executor, why)
             self.handle(ExecutorLost(executor))
 
+    def on_silent(self, executor: str, why: str) -> None:
+        """Report that an executable answers no status in time: it is gone, unless it computes.
+
+        One with a single worker answers nothing else meanwhile: what it runs goes on, for
+        `gateway.backend_timeout` at most, and it gets nothing more.
+        """
+        known = self.core.executors[executor]
+        if not known.running:
+            self.on_lost(executor, why)
+        elif not known.suspected:
+            log.warning("executable %s gets no more requests: %s", executor, why)
+            self.handle(ExecutorSuspected(executor))
+
     def on_applied(self, executor: str, cores: float, part: float = 1.0) -> None:
         """Report the cores that a supervisor applied; unknown executables are ignored."""
         if executor not in self.core.executors:

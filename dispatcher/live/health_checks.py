@@ -18,7 +18,7 @@ from dispatcher.live.backends.http_client import CONNECT_TIMEOUT, Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.http.messages import Response
 from dispatcher.live.unavailable import Reasons
-from roma.domain.errors import BackendError, BackendLost
+from roma.domain.errors import BackendError, BackendLost, BackendTimeout
 
 POLL = 0.25
 """Seconds between two checks of an executable that is not ready."""
@@ -27,7 +27,8 @@ CHECK = 5.0
 """Seconds between two checks of a ready one."""
 
 HANG = 10.0
-"""Seconds without an answer to a status request after which an executable counts as lost."""
+"""Seconds without an answer to a status request after which an executable counts as lost, unless
+it computes."""
 
 
 MOST_STATUS = 2**20
@@ -87,7 +88,10 @@ async def _watch(
         doubt.clear()  # before the check: trouble during it asks for another one
         while (why := await _unavailable(models, endpoint)) is not None:
             note(why)
-            driver.on_lost(executor, why)
+            if isinstance(why, _Silence):
+                driver.on_silent(executor, why)
+            else:
+                driver.on_lost(executor, why)
             await asyncio.sleep(POLL)
         note(None)
         if doubt.is_set():
@@ -101,6 +105,8 @@ async def _unavailable(models: Sequence[str], endpoint: BackendAddress) -> str |
     for model in models:
         try:
             response = await _look(endpoint.pool, f"/v1/models/{model}")
+        except BackendTimeout as error:
+            return _Silence(error)
         except BackendError as error:
             return str(error)
         if response.status != 200 or not _is_available(response.body):
@@ -122,6 +128,12 @@ async def _look(pool: Pool, path: str) -> Response:
     except BackendLost:
         # It was sent over an idle connection that was closed meanwhile: that proves nothing yet.
         return await pool.fetch(path, timeout=HANG, most=MOST_STATUS)
+
+
+class _Silence(str):
+    """No answer in time; it may come later."""
+
+    __slots__ = ()
 
 
 class _Fault(str):

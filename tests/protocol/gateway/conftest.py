@@ -33,6 +33,7 @@ class FakeModelServer:
         self.looks = []  # headers of status requests
         self.lookups = []  # client's address, path and headers of metadata and OIP look-ups
         self.lookup_gate = None  # an asyncio.Event that their answers wait for
+        self.status_gate = None  # the same for answers to health checks
         self.lookup_status = 200
         self.looking_up = self.most_looking_up = 0
         self.connections = 0
@@ -77,6 +78,8 @@ class FakeModelServer:
 
     async def _status(self, request):
         self.looks.append(dict(request.headers))
+        if self.status_gate is not None:
+            await self.status_gate.wait()
         if self.status_body is not None:
             return web.Response(body=self.status_body, content_type="application/json")
         state = "AVAILABLE" if self.available else "LOADING"

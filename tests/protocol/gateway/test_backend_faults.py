@@ -32,6 +32,8 @@ class Watched:
     def on_lost(self, executor, why):
         self._seen.put_nowait(f"lost: {why}")
 
+    on_silent = on_lost
+
     async def next(self):
         return await asyncio.wait_for(self._seen.get(), 10)
 
@@ -339,6 +341,30 @@ async def test_closing_the_connections_ends_what_is_in_flight(harness):
     lost = await asyncio.wait_for(call, 10)
     assert isinstance(lost, BackendLost)
     assert "given up" in str(lost)
+
+
+async def test_a_server_that_answers_no_status_while_it_computes_is_not_lost(harness, monkeypatch):
+    """As one with a single worker; it gets no more requests meanwhile."""
+    monkeypatch.setattr(health_checks, "HANG", 0.1)
+    monkeypatch.setattr(health_checks, "CHECK", 0.05)
+    await harness.open(cores=2)
+    (backend,), (executor,) = harness.backends, harness.core.executors
+    backend.gate = asyncio.Event()
+    calls = [asyncio.create_task(harness.predict())]
+    await harness.until(lambda: backend.running == 1)
+    backend.status_gate = backend.gate
+    await harness.until(lambda: executor.suspected)
+    calls.append(asyncio.create_task(harness.predict()))
+    await harness.until(lambda: len(harness.queue) == 1)
+    await asyncio.sleep(0.3)
+    assert (backend.running, executor.losses) == (1, 0)
+    backend.gate.set()
+    assert [status for status, _, _ in await asyncio.gather(*calls)] == [200, 200]
+    # One that computes nothing is lost.
+    backend.status_gate = asyncio.Event()
+    await harness.until(lambda: not executor.live)
+    backend.status_gate.set()
+    assert executor.losses == 1
 
 
 async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
