@@ -1,6 +1,6 @@
 """`late_share`: the cores that queueing theory asks for, with a margin set by the late share.
 
-    u = ĉλ + κ·(n(λ) - ĉλ)        divided among the W executables that share the model
+    u = ĉλ + κ·(n(λ) - ĉλ)        divided among the W executables that serve the model
     x += s·(late - 3/4·ε·requests)  a period;  κ = e^x above 0, 1 + x below it
 
 λ is the present rate of requests (controllers/rate.py), n(λ) the cores for it if arrivals are

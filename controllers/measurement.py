@@ -12,7 +12,7 @@ class Measurement:
     was answered. `shed` counts requests refused because they could not be answered in time; they
     are violations although no response time stands for them. `usage` is the core-seconds this
     executable used, `completed_here` the requests it answered, `in_flight_here` those it runs at
-    the end; `workers` how many executables share the model's CPU load. `applied` is what the
+    the end; `workers` is the number of executables that serve the model on CPUs, `applied` what the
     actuator confirmed last. `throttled` is the share of the period's quota periods in which the
     executable ran out of quota, None if unknown. `profile` is the model's measured cost in
     core-seconds per request, None if unknown. `violations` counts the requests that broke the
