@@ -47,13 +47,14 @@ class Section(BaseModel):
         """Refuse `true` where a number is expected: pydantic would read it as 1."""
         for key, value in data.items() if isinstance(data, dict) else ():
             field = cls.model_fields.get(key)
-            kinds = () if field is None else tuple(_kinds(field.annotation))
-            if field is None or bool in kinds or Any in kinds:
+            found = [(name, part) for name, part in _parts(key, value) if isinstance(part, bool)]
+            if field is None or not found:
                 continue
-            is_section = any(isinstance(k, type) and issubclass(k, BaseModel) for k in kinds)
-            for name, part in [(key, value)] if is_section else _parts(key, value):
-                if isinstance(part, bool):
-                    raise Fault(name, str(part).lower(), "a value, not true or false")
+            kinds, (name, part) = tuple(_kinds(field.annotation)), found[0]
+            is_inside = value is not part
+            if bool in kinds or Any in kinds or (is_inside and any(map(_is_section, kinds))):
+                continue
+            raise Fault(name, str(part).lower(), "a value, not true or false")
         return data
 
 
@@ -64,6 +65,11 @@ def _parts(key: str, value: object) -> Iterator[tuple[str, object]]:
         value = dict(enumerate(value))
     for name, part in value.items() if isinstance(value, dict) else ():
         yield f"{key}.{name}", part
+
+
+def _is_section(kind: object) -> bool:
+    """Return True for a section, which checks its own values."""
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _kinds(annotation: object) -> Iterator[object]:
