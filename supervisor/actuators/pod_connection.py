@@ -40,6 +40,7 @@ class PodConnection(asyncio.Protocol):
         self._parser: HttpResponseParser | None = None
         self._arrived = 0
         self._body = bytearray()
+        self._lost = asyncio.Event()
         self.is_waiting = False
         """True while an answer is awaited."""
         self.is_closed = False
@@ -60,6 +61,13 @@ class PodConnection(asyncio.Protocol):
             self._connecting.cancel()
         if self._transport is not None:
             self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Return when its socket is closed, after `close`."""
+        if self._connecting is not None:
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        if self._transport is not None:
+            await self._lost.wait()
 
     async def _connect(self) -> None:
         try:
@@ -112,6 +120,7 @@ class PodConnection(asyncio.Protocol):
         if self.is_waiting:
             self._fail("connection closed" if exc is None else reason(exc))
         self.is_closed = True
+        self._lost.set()
 
     def _fail(self, why: str) -> None:
         self.close()

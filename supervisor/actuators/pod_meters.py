@@ -62,9 +62,11 @@ class ServerMeters:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
-        for connection in self._connections.values():
+        connections = list(self._connections.values())
+        for connection in connections:
             connection.close()
         self._connections.clear()
+        await asyncio.gather(*(connection.wait_closed() for connection in connections))
 
     async def _keep_asking(self, ticked: float) -> None:
         clock, due = asyncio.get_running_loop().time, ticked

@@ -107,7 +107,9 @@ async def scripted(*answers, host="127.0.0.1", port=None):
 async def metering(port):
     meters = ServerMeters(port=port, period=0.05)
     yield meters
+    connections = list(meters._connections.values())
     await meters.close()
+    assert all(one._transport is None or one._lost.is_set() for one in connections)
 
 
 @pytest.mark.parametrize(
