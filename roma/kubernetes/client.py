@@ -1,5 +1,6 @@
 """Calls to a Kubernetes API server, by plain HTTP: decision 22 has what a client library costs."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
@@ -72,6 +73,8 @@ class Client:
         """Close every connection."""
         if self._opened is not None:
             await self._opened.close()
+            # What was aborted, as every watch is, is closed in the next turn of the loop.
+            await asyncio.sleep(0)
 
     async def get(self, path: str, timeout: float, **query: str) -> dict[str, Any]:
         """Return the object at a path; `timeout` in seconds."""
