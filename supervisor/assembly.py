@@ -31,11 +31,11 @@ def build_core(config: Config, worker: WorkerConfig) -> Supervisor:
 
 def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
     """Return the executables that a worker's supervisor controls."""
-    sharing: defaultdict[str, list[str]] = defaultdict(list)
+    replicas: defaultdict[str, list[str]] = defaultdict(list)
     for e in executables(config):
         if e.spec.device is Device.CPU:
             for model in e.spec.models:
-                sharing[model].append(e.name)
+                replicas[model].append(e.name)
     on_gpus = _on_gpus(config)
     specs = {spec.name: spec for spec in config.model_specs}
     return [
@@ -45,7 +45,7 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
             minimum=e.min_cores,
             maximum=min(e.max_cores, worker.allocatable),
             initial=e.spec.cores,
-            sharers=tuple(sharing[e.spec.models[0]]),
+            replicas=tuple(replicas[e.spec.models[0]]),
             cost=_cost(config, e.spec.models[0]),
             threads=e.spec.threads,
             in_flight=e.spec.in_flight,

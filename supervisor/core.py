@@ -407,7 +407,7 @@ class Supervisor:
             set_point=spec.sla.set_point,
             deadline=spec.deadline,
             # One that loads, or crashes again and again, takes no part of the load.
-            workers=max(1, sum([self._is_served(name) for name in managed.sharers])),
+            workers=max(1, sum([self._is_served(name) for name in managed.replicas])),
             throttled=status.throttled,
             profile=managed.cost,
             threads=managed.threads,

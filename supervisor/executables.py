@@ -15,8 +15,8 @@ from supervisor.sharing import GRID
 class Managed:
     """An executable whose cores are controlled.
 
-    `initial` is its allocation while it loads; `sharers` are the executables that share its
-    model's CPU load, itself among them; `cost` is the profiled core-seconds per request, None if
+    `initial` is its allocation while it loads; `replicas` are the executables that serve its
+    model on CPUs, itself among them; `cost` is the profiled core-seconds per request, None if
     unknown.
     `threads` and `in_flight` determine its in-flight limit, as in `ExecutorSpec`. With
     `idles_by_cost` it keeps the cores for one request when idle, at least `minimum`. `weight` is
@@ -29,7 +29,7 @@ class Managed:
     minimum: float
     maximum: float
     initial: float
-    sharers: tuple[str, ...] = ()
+    replicas: tuple[str, ...] = ()
     cost: float | None = None
     threads: int = 1
     in_flight: int | None = None

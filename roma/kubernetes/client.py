@@ -32,14 +32,14 @@ QUIET: Final = 150.0
 minute."""
 
 
-LONGEST_REST: Final = 30.0
-"""Most seconds of a Retry-After that are kept: it is 1 for a call of too many, 5 at a shutdown."""
+MOST_RETRY_AFTER: Final = 30.0
+"""Longest Retry-After in seconds that is heeded: the server sends 1 in overload, 5 at shutdown."""
 
 
 class ApiServerError(ActuationError):
     """The API server refused, failed or did not answer (`status` 0).
 
-    `retry_after` are the seconds that it wants to be left alone, at most `LONGEST_REST`.
+    `retry_after` is its Retry-After in seconds, at most `MOST_RETRY_AFTER`; 0 without one.
     """
 
     def __init__(self, message: str, status: int = 0, retry_after: float = 0.0) -> None:
@@ -182,7 +182,7 @@ class Client:
         if status == 401:
             words = f"{words}: the credentials of {self.credentials.source} are not accepted"
         # A date is what proxies send; then the usual pause must do.
-        retry_after = min(float(rest), LONGEST_REST) if rest.isdecimal() else 0.0
+        retry_after = min(float(rest), MOST_RETRY_AFTER) if rest.isdecimal() else 0.0
         message = f"{self.credentials.server}: status {status}: {words}"
         return ApiServerError(message, status, retry_after)
 

@@ -70,22 +70,26 @@ class GatewayHealth:
     async def _watch(self, _: object, context: _ServicerContext) -> None:
         """Send the status, and each change of it, until `end`."""
         try:
-            with self._limits.take(context) as place:
-                name = await _asked(place)
-                if len(self._watching) >= min(WATCHERS, self._limits.http.limits.connections // 2):
-                    self._watching.pop(next(iter(self._watching), place), None)
-                self._watching[place] = None
+            with self._limits.take(context) as slot:
+                name = await _asked(slot)
+                if len(self._watching) >= self._most_watchers:
+                    del self._watching[next(iter(self._watching))]
+                self._watching[slot] = None
                 try:
-                    await self._tell(name, context, place)
+                    await self._tell(name, context, slot)
                 finally:
-                    self._watching.pop(place, None)
+                    self._watching.pop(slot, None)
         except RefusedCall as refused:
             await respond(context, refused.answer)
 
-    async def _tell(self, name: str, context: _ServicerContext, place: CallSlot) -> None:
+    @property
+    def _most_watchers(self) -> int:
+        return min(WATCHERS, max(1, self._limits.http.limits.connections // 2))
+
+    async def _tell(self, name: str, context: _ServicerContext, slot: CallSlot) -> None:
         told, is_ending = None, False
         while not is_ending:
-            is_ending = self._ending.is_set() or place not in self._watching
+            is_ending = self._ending.is_set() or slot not in self._watching
             status = self._status(name)
             if status != told:
                 await context.write(_said(status))

@@ -265,11 +265,11 @@ def main():
     rate = f"{whole.changes / whole.seconds:.0f}"
     table.add_row(f"{whole.cores:.2f}", rate, f"{missed:.0%}", str(whole.failures))
     Console().print(table)
-    verdict = "reached" if whole.cores <= LIMIT_CORES and not whole.missed else "missed"
-    Console().print(f"aim {verdict}: a whole supervisor ≤ {LIMIT_CORES} core, no tick missed")
+    failed |= whole.cores > LIMIT_CORES or whole.missed > 0
     Console().print(
         f"aims: p99 ≤ {1000 * LIMIT_CHANGED:.0f} ms and ≤ 0.1 core at {max(PODS)} changes a second; "
-        f"≤ {LIMIT_CORES} core and no tick beyond a second with {NODES * PER_NODE} pods"
+        f"≤ {LIMIT_CORES} core and no tick beyond a second with {NODES * PER_NODE} pods, of the actuators alone "
+        "and of a whole supervisor"
     )
     sys.exit(1 if failed else 0)
 

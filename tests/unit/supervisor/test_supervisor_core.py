@@ -332,7 +332,7 @@ def test_counts_of_several_dispatchers_add_up_and_the_worst_age_counts():
 
 def test_the_load_is_shared_by_those_that_serve():
     """Not by one that loads, or crashes again and again: it would take cores from those."""
-    core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, sharers=("m@w", "m@v", "m@u"))])
+    core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, replicas=("m@w", "m@v", "m@u"))])
     seen = []
     for now, states in enumerate(("loading", "busy", "lost", "suspected"), 1):
         others = (ExecutorReport("m@v", states, 0, 0), ExecutorReport("m@u", "idle", 0, 0))

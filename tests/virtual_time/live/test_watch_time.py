@@ -1,4 +1,4 @@
-"""How often an API server is asked again, in virtual time."""
+"""Pauses between calls to an API server that refuses them, in virtual time."""
 
 import asyncio
 
