@@ -11,9 +11,11 @@ import pytest
 
 from dispatcher.live import lookups
 from dispatcher.live.backends.backend_address import MAX_LOOKUPS
+from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.grpc.methods import OIP
-from dispatcher.live.http import routes
+from roma.domain.errors import BackendUnreachable
 from roma.security import api_keys
+from roma.tools.demo.ports import free_ports
 from tests.protocol.gateway.test_grpc import STATUS, asking
 
 Code = grpc.StatusCode
@@ -49,19 +51,15 @@ def after(harness, seconds):
     harness.service.driver.clock = lambda: clock() + seconds
 
 
-async def test_a_look_up_ends_though_its_executable_is_removed_as_it_connects(harness):
-    await harness.open(backends=2)
-    name = next(iter(harness.core.executors)).spec.name
-    for endpoint in harness.service.endpoints.values():
-        for connection in list(endpoint.pool._idle):  # as after some quiet seconds
-            connection.transport.close()
-    await harness.until(lambda: not any(e.pool._idle for e in harness.service.endpoints.values()))
-    asked = asyncio.ensure_future(harness.service.lookups.http(routes.parse("GET", METADATA)))
-    await asyncio.sleep(0)  # it has chosen the executable, and not begun to connect
-    await harness.registry._drain(name)
-    await asked
-    assert not harness.service.lookups._flights
-    assert (await harness.get(METADATA))[0] == 200
+async def test_a_call_ends_though_its_pool_closes_before_it_begins_to_connect():
+    """As a look-up's does whose executable is removed in the same turn of the loop."""
+    pool = Pool("127.0.0.1", free_ports(1)[0])
+    asked = asyncio.ensure_future(pool.fetch(METADATA, timeout=1))
+    closing = asyncio.ensure_future(pool.close())
+    await closing
+    async with asyncio.timeout(20):
+        with pytest.raises(BackendUnreachable, match="given up while connecting"):
+            await asked
 
 
 async def test_a_look_up_that_fails_after_its_clients_have_gone_is_no_error(harness, caplog):
