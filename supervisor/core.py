@@ -243,6 +243,12 @@ class Supervisor:
                 return True
         return False
 
+    def _serving(self, replicas: Sequence[str]) -> int:
+        """Return the number of replicas that share the load: one that loads takes no part of it."""
+        if len(replicas) < 2:
+            return 1
+        return max(1, sum([self._is_served(name) for name in replicas]))
+
     def _is_waited_for(self, status: ExecutableStatus) -> bool:
         """Return True if a lost executable still counts among those that serve."""
         assert self._ticked_at is not None
@@ -406,8 +412,7 @@ class Supervisor:
             sla=spec.sla.response_time,
             set_point=spec.sla.set_point,
             deadline=spec.deadline,
-            # One that loads, or crashes again and again, takes no part of the load.
-            workers=max(1, sum([self._is_served(name) for name in managed.replicas])),
+            workers=self._serving(managed.replicas),
             throttled=status.throttled,
             profile=managed.cost,
             threads=managed.threads,
