@@ -26,6 +26,7 @@ async def test_a_taken_port_is_named_before_anything_starts(taken, processes):
     with socket.socket() as other:
         # As the dispatchers of another deployment: the kernel would let ours share it.
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # another test's, in TIME_WAIT
         other.bind(("127.0.0.1", ports[taken]))
         other.listen()
         named = f"^{KEYS[taken]} = {ports[taken]}: cannot listen on .*: address already in use$"
