@@ -2,10 +2,13 @@
 
 The session's processes know each other by MARK in their environment. This program waits on a pipe,
 whose other end the kernel closes with the session; then it kills every process with that mark, and
-removes the directories, mounts, cgroups and network namespaces that it was told of.
+removes the directories, mounts, cgroups, network namespaces and links that the session's record
+names. Where this program is killed as well, the next session does it: a network namespace kept by a
+dead engine's mount holds addresses that the next engine's containers get.
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -20,6 +23,8 @@ from supervisor.cgroups import container_hierarchy
 MARK = "ROMA_TEST_SESSION"
 """Of the environment; it is set before any module copies it."""
 
+PREFIX = "roma-tests-"
+
 ROOT = Path(__file__).parents[2]
 
 LIMIT = 60
@@ -28,8 +33,11 @@ LIMIT = 60
 REAPING = 2
 """Seconds for those that clear up themselves."""
 
-_pipes = []
-"""To the caretaker of this session, where there is one."""
+RECORDS = Path("/var/tmp")
+"""Each session's list of what it leaves, locked for as long as it or its caretaker lives."""
+
+_records = []
+"""This session's, while it has a caretaker."""
 
 
 def mark():
@@ -40,23 +48,47 @@ def mark():
 @contextlib.contextmanager
 def watching():
     """Have everything with this process' mark ended when the block or the process ends."""
-    command = [sys.executable, "-m", "tests.support.caretaker", os.environ[MARK]]
-    # In a session of its own: neither Ctrl-C nor a signal to our group reaches it.
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True, text=True
-    ) as caretaker:
-        _pipes.append(caretaker.stdin)
-        try:
-            yield
-        finally:
-            _pipes.pop()
+    _take_over()
+    record = RECORDS / f"{PREFIX}{os.environ[MARK]}"
+    with _locked(record) as lines:
+        command = [sys.executable, "-m", "tests.support.caretaker", os.environ[MARK]]
+        # In a session of its own: neither Ctrl-C nor a signal to our group reaches it.
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            cwd=ROOT,
+            start_new_session=True,
+            pass_fds=[lines.fileno()],  # the lock is its own as well
+        ):
+            _records.append(lines)
+            try:
+                yield
+            finally:
+                _records.pop()
+
+
+def _locked(record):
+    """Create a record, which nobody sees before it is locked; return it open."""
+    hidden = record.with_name(f".{record.name}")
+    lines = hidden.open("w")
+    fcntl.flock(lines, fcntl.LOCK_EX)
+    hidden.rename(record)
+    return lines
+
+
+def _take_over():
+    """Clear up after sessions whose caretakers were killed too."""
+    for record in RECORDS.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError), record.open() as lines:
+            fcntl.flock(lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _clear_up(record)
 
 
 def expect(kind, what):
-    """Tell of a `directory` of an engine, or of a `netns`: they go with the session."""
-    for pipe in _pipes[-1:]:
-        pipe.write(f"{kind} {what}\n")
-        pipe.flush()
+    """Tell of a `directory` of an engine, a `netns` or a `link`: they go with the session."""
+    for record in _records[-1:]:
+        record.write(f"{kind} {what}\n")
+        record.flush()
 
 
 def sweep(directory):
@@ -94,10 +126,8 @@ def _kill_all(is_meant):
         time.sleep(0.05)
 
 
-def main(value):
-    """Wait for the end of the session, and clear up after it."""
-    told = [line.rstrip("\n").partition(" ") for line in sys.stdin]
-    marked = f"{MARK}={value}".encode()
+def _clear_up(record):
+    marked = f"{MARK}={record.name.removeprefix(PREFIX)}".encode()
 
     def is_marked(process):
         return marked in (process / "environ").read_bytes().split(b"\0")
@@ -109,12 +139,22 @@ def main(value):
     _kill_all(lambda process: is_marked(process) and not is_reaper(process))
     time.sleep(REAPING)
     _kill_all(is_marked)
-    for kind, _, what in reversed(told):
+    for line in reversed(record.read_text().splitlines()):
+        kind, _, what = line.partition(" ")
         if kind == "directory" and Path(what).exists():
             sweep(what)
             shutil.rmtree(what, ignore_errors=True)
         elif kind == "netns" and Path("/run/netns", what).exists():
             subprocess.run(["ip", "netns", "delete", what], check=False)
+        elif kind == "link" and Path("/sys/class/net", what).exists():
+            subprocess.run(["ip", "link", "delete", what], check=False)
+    record.unlink()
+
+
+def main(value):
+    """Wait for the end of the session, and clear up after it."""
+    sys.stdin.read()
+    _clear_up(RECORDS / f"{PREFIX}{value}")
 
 
 if __name__ == "__main__":

@@ -305,6 +305,7 @@ class Node:
     def start(self):
         """Start containerd and kubelet; return when the node is ready."""
         self._configure()
+        caretaker.expect("link", BRIDGE)
         node_host.forwarding("--insert", BRIDGE)
         directory = self._directory
         path = {"PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
@@ -384,6 +385,7 @@ address = "{self.socket}.ttrpc"
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = "{SANDBOX}"
 [plugins."io.containerd.cri.v1.runtime"]
+netns_mounts_under_state_dir = true
 restrict_oom_score_adj = true
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"

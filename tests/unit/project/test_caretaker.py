@@ -58,8 +58,8 @@ def until(condition):
     return found
 
 
-@pytest.mark.parametrize("end", ["killed", "ended"])
-def test_what_a_session_started_ends_with_it(tmp_path, end):
+@pytest.mark.parametrize("end", ["killed", "ended", "killed with its caretaker"])
+def test_what_a_session_started_ends_with_it_or_with_the_next(tmp_path, end):
     scratch = tmp_path / "scratch"
     command = [sys.executable, "-c", SESSION, scratch]
     with subprocess.Popen(
@@ -71,10 +71,18 @@ def test_what_a_session_started_ends_with_it(tmp_path, end):
         if os.geteuid() == 0:
             (scratch / "data").mkdir()
             subprocess.run(["mount", "--bind", scratch / "data", scratch / "data"], check=True)
-        if end == "killed":
+        if end != "ended":
             session.send_signal(signal.SIGKILL)
+        if end == "killed with its caretaker":
+            for process in marked(value):
+                os.kill(process, signal.SIGKILL)
         session.stdin.close()
         session.wait(timeout=120)
+    if end == "killed with its caretaker":
+        assert scratch.exists()
+        command[-1] = tmp_path / "next"
+        # Its own caretaker ends it: its command names the directory.
+        subprocess.run(command, input="", check=False, cwd=caretaker.ROOT, capture_output=True)
     until(lambda: not marked(value))
     until(lambda: not scratch.exists())
     assert str(scratch) not in Path("/proc/self/mountinfo").read_text()
