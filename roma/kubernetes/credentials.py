@@ -10,7 +10,7 @@ import re
 import ssl
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,11 @@ REREAD: Final = 10.0
 
 _YAML_ERRORS: Final = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """Errors of yaml's own constructors, for `2001-99-99`, `!!timestamp x` and the like."""
+
+_FILES: Final = frozenset(
+    {"certificate-authority", "client-certificate", "client-key", "tokenFile"}
+)
+"""Keys of clusters and users that name a file."""
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -86,7 +91,8 @@ class ClusterCredentials:
 def find(kubeconfig: Path | None = None, context: str | None = None) -> ClusterCredentials:
     """Return the credentials of a kubeconfig, or else those of the pod that this runs in.
 
-    Without either, `$KUBECONFIG` and `~/.kube/config` are read, as kubectl does. Raises ConfigError
+    Without either, the files of `$KUBECONFIG` or `~/.kube/config` are read, as kubectl does: the
+    first to have an entry is followed, one that is missing is passed over. Raises ConfigError
     naming the file and its key.
     """
     if (
@@ -95,10 +101,13 @@ def find(kubeconfig: Path | None = None, context: str | None = None) -> ClusterC
         and (host := os.environ.get("KUBERNETES_SERVICE_HOST"))
     ):
         return _in_cluster(host, os.environ.get("KUBERNETES_SERVICE_PORT", "443"))
-    if kubeconfig is None:
-        listed = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-        kubeconfig = Path(listed) if listed else Path.home() / ".kube" / "config"
-    return _Kubeconfig(kubeconfig).credentials(context)
+    return _Kubeconfig(_listed() if kubeconfig is None else [kubeconfig]).credentials(context)
+
+
+def _listed() -> list[Path]:
+    names = [name for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
+    paths = [Path(name) for name in names] or [Path.home() / ".kube" / "config"]
+    return [path for path in paths if path.exists()] or paths[:1]
 
 
 def _in_cluster(host: str, port: str) -> ClusterCredentials:
@@ -125,27 +134,43 @@ def _scheme(server: object) -> str | None:
     return parts.scheme if is_url and parts.scheme in ("http", "https") else None
 
 
-class _Kubeconfig:
-    """A kubeconfig file (client-go's clientcmd/v1 Config)."""
+def _read_kubeconfig(path: Path) -> dict[str, Any]:
+    """Return the content of a file, the files that it names relative to itself made absolute."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
+    except (yaml.YAMLError, *_YAML_ERRORS) as error:
+        # Without the text that it quotes, which may be a token's.
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unreadable"
+        raise ConfigError(f"{path}: is no YAML: {place}") from None
+    if not isinstance(found, dict) or found.get("kind") != "Config":
+        raise ConfigError(f"{path}: is no kubeconfig (kind: Config)")
+    for section in ("contexts", "clusters", "users"):
+        entries = found.get(section) or ()
+        if not isinstance(entries, list | tuple):
+            raise ConfigError(f"{path}: {section} = {type(entries).__name__}: must be a list")
+        found[section] = [entry for entry in entries if isinstance(entry, dict)]
+    for kind in ("cluster", "user"):
+        for entry in found[f"{kind}s"]:
+            named = entry.get(kind)
+            for key in _FILES & set(named if isinstance(named, dict) else ()):
+                named[key] = str(path.parent / str(named[key]))
+    return found
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
-        except (yaml.YAMLError, *_YAML_ERRORS) as error:
-            # Without the text that it quotes, which may be a token's.
-            mark = getattr(error, "problem_mark", None)
-            place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unreadable"
-            raise ConfigError(f"{path}: is no YAML: {place}") from None
-        if not isinstance(found, dict) or found.get("kind") != "Config" or "clusters" not in found:
-            raise ConfigError(f"{path}: is no kubeconfig (kind: Config with clusters)")
-        self._content: dict[str, Any] = found
+
+class _Kubeconfig:
+    """One or more kubeconfig files (client-go's clientcmd/v1 Config) as one."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._source = os.pathsep.join(str(path) for path in paths)
+        self._files = [_read_kubeconfig(path) for path in paths]
 
     def credentials(self, wanted: str | None) -> ClusterCredentials:
         """Return the credentials of a context, or of the current one."""
-        name = wanted or self._content.get("current-context") or ""
+        currents = (file.get("current-context") for file in self._files)
+        name = wanted or next(filter(None, currents), "")
         context = self._entry("contexts", name, "context")
         cluster_name, user_name = str(context.get("cluster")), context.get("user")
         cluster = self._entry("clusters", cluster_name, "cluster")
@@ -170,26 +195,24 @@ class _Kubeconfig:
             namespace=namespace,
             token=self._token(f"users.{user_name}", user),
             tls=tls,
-            source=str(self._path),
+            source=self._source,
         )
 
     def _entry(self, section: str, name: str, kind: str) -> dict[str, Any]:
-        entries = self._content.get(section) or ()
-        if not isinstance(entries, list | tuple):
-            raise self._fault(section, type(entries).__name__, "a list")
+        entries = [entry for file in self._files for entry in file[section]]
         for entry in entries:
-            if isinstance(entry, dict) and entry.get("name") == name:
+            if entry.get("name") == name:
                 found = entry.get(kind)
                 return found if isinstance(found, dict) else {}
-        known = ", ".join(str(e.get("name")) for e in entries if isinstance(e, dict)) or "none"
+        known = ", ".join(str(entry.get("name")) for entry in entries) or "none"
         raise self._fault(kind, name or None, f"one of {section} ({known})")
 
     def _fault(self, key: str, value: object, bound: str) -> ConfigError:
-        return ConfigError(f"{self._path}: {key} = {value}: must be {bound}")
+        return ConfigError(f"{self._source}: {key} = {value}: must be {bound}")
 
     def _token(self, key: str, user: Mapping[str, Any]) -> TokenFile | FixedToken:
         if name := user.get("tokenFile"):
-            path = self._path.parent / str(name)
+            path = Path(name)
             try:
                 path.read_text(encoding="ascii")
             except (OSError, ValueError) as error:
@@ -232,13 +255,14 @@ class _Kubeconfig:
                     file.flush()
                     tls.load_cert_chain(file.name)
         except (OSError, ValueError) as error:  # SSLError is an OSError
-            raise ConfigError(f"{self._path}: {where}: {error}") from error
+            raise ConfigError(f"{self._source}: {where}: {error}") from error
         return tls
 
-    def _bytes(self, section: Mapping[str, Any], key: str) -> bytes | None:
+    @staticmethod
+    def _bytes(section: Mapping[str, Any], key: str) -> bytes | None:
         """Return the content of `key`, which names a file, or of `key`-data, in base64."""
         if (data := section.get(f"{key}-data")) is not None:
             return base64.b64decode(str(data), validate=True)
         if (name := section.get(key)) is not None:
-            return (self._path.parent / str(name)).read_bytes()
+            return Path(name).read_bytes()
         return None

@@ -194,8 +194,23 @@ def test_a_kubeconfig_names_the_server_the_namespace_and_the_token(tmp_path, mon
     assert (found.server, found.namespace) == ("https://10.0.0.1:6443", "models")
     assert found.token() == "secret"
     assert "secret" not in repr(found)
-    monkeypatch.setenv("KUBECONFIG", f"{file}:/nowhere")
+    monkeypatch.setenv("KUBECONFIG", f"/nowhere:{file}")
     assert find().server == found.server
+
+
+def test_of_several_kubeconfigs_the_first_that_has_an_entry_is_followed(tmp_path, monkeypatch):
+    first, second = tmp_path / "one", tmp_path / "two"
+    for directory in (first, second):
+        directory.mkdir()
+        (directory / "token").write_text(directory.name)
+    files = (
+        written(first, users=[], **{"current-context": ""}),
+        written(second, **user(tokenFile="token"), **cluster(server="https://second:1")),
+    )
+    monkeypatch.setenv("KUBECONFIG", ":".join(map(str, files)))
+    found = find()
+    assert (found.server, found.token()) == ("https://10.0.0.1:6443", "two")
+    assert found.source == f"{files[0]}:{files[1]}"
 
 
 def test_a_token_file_is_read_again(tmp_path, monkeypatch):
