@@ -33,7 +33,7 @@ KUBERNETES := .cache/kubernetes
 KUBERNETES_VERSION := $(shell sed -n 's/.*k8s.io\/kubernetes v\([0-9.]*\).*/\1/p' tools/kubernetes/go.mod)
 export KUBEBUILDER_ASSETS ?= $(CURDIR)/$(KUBERNETES)/bin
 
-.PHONY: help install dev demo compare test test-all test-long kubernetes check docs bench peers faults fuzz soak wheel images pictures clean lock
+.PHONY: help install dev demo compare test test-all test-long test-containers test-frameworks kubernetes check docs bench peers faults fuzz soak wheel images pictures clean lock
 .DEFAULT_GOAL := help
 
 help:  ## Show this help.
@@ -72,13 +72,20 @@ test: $(DEV)  ## Tests without an engine, a browser or a framework (3 to 6 minut
 
 test-all: $(DEV) $(BUILD)  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-long $(COMPILED)/.built
-	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/tensorflow
-	$(BIN)/pytest tests/system --ignore tests/system/kubernetes
-	$(BIN)/pytest tests/pytorch
-	ROMA_COMPILED=1 $(BIN)/pytest $(PARALLEL) --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-containers test-frameworks
+	$(BIN)/pytest tests/system --ignore tests/system/docker --ignore tests/system/kubernetes
 
 test-long: $(DEV)
 	$(BIN)/pytest $(PARALLEL) $(FAST)
+
+test-containers: $(DEV)
+	$(BIN)/pytest tests/system/docker
+
+# They compute, with what the containers' tests leave: those wait most of the time.
+test-frameworks: $(DEV)
+	tools/spare.sh $(BIN)/pytest --numprocesses 2 --dist loadfile tests/tensorflow
+	tools/spare.sh $(BIN)/pytest tests/pytorch
+	ROMA_COMPILED=1 tools/spare.sh $(BIN)/pytest $(PARALLEL) --override-ini pythonpath='$(COMPILED) .' $(DECISIONS)
 
 kubernetes: $(DEV) $(KUBERNETES)/.built  ## Tests against a real API server and a real kubelet (builds them first: 10 minutes).
 	$(BIN)/pytest tests/system/kubernetes

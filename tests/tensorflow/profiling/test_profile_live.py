@@ -60,8 +60,9 @@ def test_the_cost_of_a_model_does_not_depend_on_its_quota(file):
     assert 0.5 < at[0.5, 1].cost / at[1, 1].cost < 2
     assert 0.5 < digits.cost / at[1, 1].cost < 2
     assert at[1, 256].cost > 2 * at[1, 1].cost
-    # 256 digits need more than what a tenth of a core gets in one period of the quota.
-    assert at[0.1, 256].response_time > at[1, 256].response_time
+    # However busy the machine is: a tenth of a core gives no more.
+    slowest = at[0.1, 256]
+    assert slowest.cost / slowest.response_time < 0.2
     assert digits.parallelism >= 1
     assert digits.gpu_time is None
     assert gone(group_of(file, "digits"))
