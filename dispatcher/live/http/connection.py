@@ -94,8 +94,8 @@ class Connection(ClientConnection):
 
     @property
     def is_answering(self) -> bool:
-        """True if an answer is pending, or not taken by the client yet."""
-        if self._current is not None or self.output.unsent > 0:
+        """True if a body is read or an answer pending, or not taken by the client yet."""
+        if self._current is not None or self._state is states.BODY or self.output.unsent > 0:
             return True
         # Data that TLS has encrypted cannot be seen; it is gone when the connection is.
         return self.is_tls and self.output.transport is not None and self.output.is_closing

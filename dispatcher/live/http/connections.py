@@ -117,7 +117,7 @@ class Connections:
 
     @property
     def answering(self) -> int:
-        """Number of clients with an answer pending, or not taken yet."""
+        """Number of clients with an accepted request: its body or answer is not complete yet."""
         return sum(connection.is_answering for connection in self.connections)
 
     def on_connected(

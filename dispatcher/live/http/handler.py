@@ -37,7 +37,7 @@ class ClientConnection:
 
     @property
     def is_answering(self) -> bool:
-        """True if an answer is pending, or not taken by the client yet."""
+        """True if a body is read or an answer pending, or not taken by the client yet."""
         raise NotImplementedError
 
     def respond(self, response: Response) -> None:

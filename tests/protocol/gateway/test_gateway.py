@@ -274,6 +274,24 @@ async def test_draining_waits_for_a_client_that_is_still_reading_its_answer(harn
     harness.idle_connection[1].close()
 
 
+async def test_draining_waits_for_a_client_that_is_still_sending_its_request(harness):
+    await harness.open()
+    reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+    head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+    writer.write(head + b"Expect: 100-continue\r\n\r\n{")
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    closing = asyncio.create_task(harness.close_gateway())
+    await harness.until(lambda: harness.service.program.refuses)
+    await asyncio.sleep(1)  # twice as long as connections have that nobody waits for
+    writer.write(b"}")
+    answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"{}")
+    writer.close()
+    await closing
+    harness.idle_connection[1].close()
+
+
 @pytest.mark.parametrize("header", ["a/\u20ac", "\udcff", "x" * 4000])
 async def test_an_odd_header_strands_no_executor(harness, header):
     await harness.open()
