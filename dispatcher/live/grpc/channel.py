@@ -234,8 +234,12 @@ class _GrpcAttempt:
 
 
 def _metadata(lines: str) -> list[tuple[str, str]]:
-    """Return header lines as metadata."""
-    pairs = (line.partition(": ") for line in lines.splitlines())
+    """Return header lines as metadata.
+
+    gRPC fails a call for a tab, which a list such as `tracestate` may have between its members; a
+    space there means the same (RFC 9110 §5.6.3).
+    """
+    pairs = (line.partition(": ") for line in lines.replace("\t", " ").splitlines())
     return [(name.lower(), value) for name, _, value in pairs]
 
 

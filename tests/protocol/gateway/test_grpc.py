@@ -17,6 +17,7 @@ from dispatcher.live.grpc.server import GatewayGrpcServer
 from roma.domain.errors import LaunchError
 from roma.domain.events import Reason
 from roma.tools.demo.ports import free_ports
+from tests.support import http2
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
@@ -186,6 +187,19 @@ async def test_what_a_call_brings_along_reaches_the_model_server(harness):
     for path, request in ((STATUS, asking(STATUS)), (f"/{OIP}/ServerLive", b""), (PREDICT, b"")):
         _, _, _, trailing = await harness.call(path, request, metadata=metadata)
         assert trailing["x-request-id"] == "order-17"
+
+
+async def test_a_tab_between_members_of_a_tracestate_fails_nothing(harness):
+    await harness.open(speaks_grpc=True)
+    client = await http2.connected(harness.grpc_port)  # gRPC's own clients send no tab
+    parent = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    client.begin(PREDICT, (b"traceparent", parent), (b"tracestate", b"a=1\t,\tb=2"))
+    client.whole(asking(PREDICT))
+    await asyncio.wait_for(client.ended.wait(), 10)
+    await client.close()
+    seen = dict(harness.grpc_backends[0].seen[0][1])
+    assert seen["tracestate"] == "a=1 , b=2"
+    assert harness.queue.failed == 0
 
 
 async def test_a_full_queue_is_resource_exhausted_with_retry_after(harness):
