@@ -17,8 +17,7 @@ from roma.telemetry.logs import RateLimitedLogger
 log = logging.getLogger(__name__)
 
 TOLD = 32
-"""Connections beyond the limit that get an error and stay until it is sent; more are just
-closed."""
+"""Connections beyond a limit that get an error and stay until it is sent; more are just closed."""
 
 STUCK = 1.0
 """Seconds after which a client that takes nothing of its answer is closed to make room for others,
@@ -135,7 +134,7 @@ class Connections:
             return None
         connection.peer = peer_of(transport)
         refused = self._counted(connection.peer)
-        if refused is not None and self.open > self.limits.connections + TOLD:
+        if refused is not None and self._is_flooded_by(connection.peer):
             transport.abort()
         return refused
 
@@ -194,6 +193,14 @@ class Connections:
             self.reached(key, per_address, f"a connection of {peer} is refused")
             return f"{per_address} connections of one address are open: limit reached"
         return None
+
+    def _is_flooded_by(self, peer: str) -> bool:
+        """Return True if more than TOLD connections beyond a limit are open."""
+        most, per_address = self.limits.connections, self.limits.connections_per_address
+        # The refused ones of an address must not take the connections of the others.
+        if per_address is not None and self._by_address[peer] > per_address + TOLD:
+            return True
+        return self.open > most + TOLD
 
     def _uncount(self, peer: str) -> None:
         self._by_address[peer] -= 1

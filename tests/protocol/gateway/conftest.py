@@ -444,8 +444,10 @@ def pytest_asyncio_loop_factories(config, item):
 async def connect(harness):
     clients = []
 
-    async def one():
-        client = Client(*await asyncio.open_connection("127.0.0.1", harness.port))
+    async def one(address="127.0.0.1"):
+        local = address, 0
+        opened = await asyncio.open_connection("127.0.0.1", harness.port, local_addr=local)
+        client = Client(*opened)
         clients.append(client)
         return client
 

@@ -205,6 +205,17 @@ async def test_a_flood_of_connections_holds_few_beyond_the_limit(harness, connec
     assert (await first.answer())[0] == 200
 
 
+async def test_a_flood_from_one_address_leaves_room_for_the_others(harness, connect):
+    most = 3 * TOLD
+    await harness.open(limits=f"{{connections: {most}, connections_per_address: 1}}")
+    flood = [await connect("127.0.0.2") for _ in range(most)]
+    await harness.until(lambda: harness.server.turned_away == len(flood) - 1)
+    other = await connect()
+    other.send(post(b"{}"))
+    assert (await other.answer())[0] == 200
+    assert len(harness.server.connections) <= 1 + TOLD + 1
+
+
 def test_no_more_connections_than_there_are_descriptors_for(caplog):
     limits = LimitsConfig(connections=1000)
     assert within(limits, 1256) is limits
