@@ -192,7 +192,8 @@ class Connection(ClientConnection):
             if self._takes(data):
                 return
             self._cursor.reset()
-            data = head_checks.without_upgrade(data)
+        if is_idle or self._state is states.HEAD:
+            data = head_checks.without_upgrade(data, self._cursor.head)
         fed = 0
         while fed < len(data):
             transport = self.output.transport
@@ -285,9 +286,8 @@ class Connection(ClientConnection):
             return
         self._state = states.BEGIN[self._state]
         self._request = HttpRequest(self.peer, self.certificate)
-        self._target = b""
+        self._target, self._is_odd = b"", False
         self._size = self._quiet = 0
-        self._is_odd = False
         if self._current is None:
             self.due = self._server.now + self._server.bounds.head_timeout
 

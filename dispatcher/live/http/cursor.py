@@ -23,6 +23,11 @@ class Cursor:
         self._text = b""
         """Bytes read so far, from the beginning of a message or of one of its lines."""
 
+    @property
+    def head(self) -> bytes | None:
+        """The head that is being read, as far as it came; None if the position is lost."""
+        return None if self._at < 0 else self._text
+
     def read(self, data: bytes) -> None:
         """Append new input."""
         self._text = self._text + data if self._text else data

@@ -23,22 +23,29 @@ _RARE: Final = frozenset({"CONNECT", "HEAD"})
 
 
 # The name put in its place is as long: positions in the input stay right.
-_UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
+_UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:|\Z)", re.IGNORECASE)
+
+_END: Final = b"\r\n\r\n"
 
 BAD_LINE: Final = 400, "Malformed request: a request line is METHOD SP TARGET SP HTTP/1.1"
 
 
-def without_upgrade(data: bytes) -> bytes:
-    """Return the beginning of a request with its Upgrade, if any, under another name.
+def without_upgrade(data: bytes, before: bytes | None) -> bytes:
+    """Return the next part of a head with its Upgrade, if any, under another name.
 
-    A server may ignore it (RFC 9110 §7.8), and Java's HTTP client offers HTTP/2 with every request;
-    the parser would take what follows the head for another protocol.
+    `before` are the parts that came already; without them (None) nothing is renamed. What follows
+    the head stays as it is. A server may ignore an Upgrade (RFC 9110 §7.8), and Java's HTTP client
+    offers HTTP/2 with every request; the parser would take what follows for another protocol.
     """
-    end = data.find(b"\r\n\r\n")
-    if _UPGRADE.search(data, 0, len(data) if end < 0 else end) is None:
+    if before is None:
         return data
-    end = len(data) if end < 0 else end
-    return _UPGRADE.sub(b"\r\nignored", data[:end]) + data[end:]
+    text, size = before + data, len(before)
+    end = text.find(_END, max(0, size - len(_END) + 1))
+    end = len(text) if end < 0 else end
+    start = max(0, size - len(b"\r\nupgrade"))
+    if _UPGRADE.search(text, start, end) is None:
+        return data
+    return (_UPGRADE.sub(b"\r\nignored", text[:end]) + text[end:])[size:]
 
 
 def objection(

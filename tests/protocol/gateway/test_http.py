@@ -78,6 +78,21 @@ async def test_an_offer_to_upgrade_is_ignored(harness, connect, name):
         assert (status, body) == (200, b"\r\nUpgrade:")
 
 
+async def test_an_offer_to_upgrade_in_a_head_in_pieces_is_ignored(harness, connect):
+    await harness.open()
+    # A part of the head's end, and this body, must not be taken for more of the head.
+    body = b"\r\nUpgrade: h2c\r\n\r\n"
+    data = post(body, b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c")
+    client = await connect()
+    for cut in range(data.index(b"\r\nUpgrade"), len(data) - len(body) + 1):
+        client.send(data[:cut])
+        await harness.until(lambda: harness.connections[0]._request)
+        client.send(data[cut:] + post(b"[2]"))
+        status, _, echo = await client.answer()
+        assert (cut, status, echo) == (cut, 200, body)
+        assert (await client.answer())[2] == b"[2]"
+
+
 MANY = {
     "chunks of one byte": (
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
