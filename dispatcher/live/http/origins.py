@@ -38,7 +38,8 @@ PREFLIGHT: Final = (
 """Header lines of the answer to a CORS preflight (Fetch §3.2)."""
 
 _EXPOSED: Final = (
-    b"Access-Control-Expose-Headers: Inference-Header-Content-Length, Retry-After, X-Request-Id\r\n"
+    b"Access-Control-Expose-Headers: Inference-Header-Content-Length, Retry-After, X-Request-Id, "
+    b"X-Roma-Variant\r\n"
 )
 _HOST: Final = re.compile(rb"(\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~%!$&'()*+;=-]*)(?::[0-9]*)?")
 """uri-host [":" port] (RFC 9112 §3.2), except for the comma: two values of one field are a list."""

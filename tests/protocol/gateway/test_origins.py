@@ -110,6 +110,20 @@ async def test_pages_that_may_read_answers_are_told_so_in_each(harness):
     assert (await post(harness, "localhost", Origin="https://evil.example"))[0] == 403
 
 
+async def test_pages_may_read_every_header_that_the_document_names(harness):
+    await harness.open(gateway=f"cors_origins: ['{PAGE}']")
+    _, body = await harness.get("/openapi.json")
+    document = json.loads(body)
+    operations = [part for path in document["paths"].values() for part in path.values()]
+    answers = list(document["components"]["responses"].values())
+    for operation in operations:
+        if "responses" in operation:  # the others are lists of parameters
+            answers += operation["responses"].values()
+    named = {name for answer in answers for name in answer.get("headers", ())}
+    _, _, headers = await post(harness, "localhost", Origin=PAGE)
+    assert set(headers["Access-Control-Expose-Headers"].split(", ")) == named
+
+
 async def preflight(harness, origin):
     headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     url = harness.url + "/v1/models/m:predict"
