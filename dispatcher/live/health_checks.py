@@ -182,7 +182,7 @@ async def _until_suspect(pool: Pool, doubt: asyncio.Event) -> None:
         await asyncio.sleep(POLL)
         return
     try:
-        signs = [asyncio.ensure_future(sign) for sign in (reader.read(), doubt.wait())]
+        signs = [asyncio.ensure_future(sign) for sign in (_end_of(reader), doubt.wait())]
         try:
             await asyncio.wait(signs, timeout=CHECK, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -193,6 +193,12 @@ async def _until_suspect(pool: Pool, doubt: asyncio.Event) -> None:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+async def _end_of(reader: asyncio.StreamReader) -> None:
+    """Return when a connection ends; keep nothing of what comes unasked meanwhile."""
+    while await reader.read(2**16):
+        pass
 
 
 def _notice_silence(sock: socket.socket) -> None:

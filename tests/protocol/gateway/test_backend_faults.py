@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
@@ -407,6 +408,37 @@ async def test_no_silent_connection_holds_up_a_server_that_serves_one_at_a_time(
         watching.cancel()
         await pool.close()
     assert all(asked)
+
+
+async def test_what_a_server_says_unasked_on_a_silent_connection_is_not_kept():
+    driver, said = Watched(), asyncio.Event()
+
+    class Healthy:
+        keeps, socket = True, None
+
+        async def fetch(self, *_, timeout, most):
+            return AVAILABLE
+
+    async def speak(_, writer):
+        for _ in range(1000):
+            writer.write(bytes(2**16))
+            await writer.drain()
+        said.set()
+        writer.close()
+
+    async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
+        pool = Healthy()
+        pool.host, pool.port = server.sockets[0].getsockname()
+        tracemalloc.start()
+        try:
+            endpoint = SimpleNamespace(pool=pool, channel=None)
+            watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
+            await asyncio.wait_for(said.wait(), 10)
+            assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+        finally:
+            tracemalloc.stop()
+        assert [await driver.next() for _ in range(2)] == ["ready"] * 2  # its end is seen
+        watching.cancel()
 
 
 async def test_a_look_over_a_stale_connection_is_no_loss():
