@@ -44,7 +44,8 @@ class Executable:
         assert not self.spec.is_planned, f"{self.name} has no URL"
         if self.socket is not None:
             return UNIX + self.socket
-        return f"http://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
 
     @property
     def controlled(self) -> bool:

@@ -92,7 +92,8 @@ class Pool(ConnectionOwner):
         """Path of a Unix socket to connect to instead."""
         self.most = most
         """Largest body accepted, in bytes."""
-        self._host_header = f"Host: {host}:{port}\r\n" if socket is None else _LOCALHOST
+        self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._host_header = f"Host: {self._authority}\r\n" if socket is None else _LOCALHOST
         self.kinds: HeaderCache[ResponseTemplate] = HeaderCache() if kinds is None else kinds
         self._prefixes: dict[RequestTemplate, bytes] = {}
         self._idle: list[BackendConnection] = []
@@ -108,7 +109,7 @@ class Pool(ConnectionOwner):
     @property
     def where(self) -> str:
         """Its address, for messages."""
-        return self.socket or f"{self.host}:{self.port}"
+        return self.socket or self._authority
 
     def send(self, message: Message, done: Done, *, timeout: float, more: str = "") -> Attempt:
         """Send a message; `done` is called exactly once, from the event loop.

@@ -27,6 +27,7 @@ class KubernetesBackend(Backend):
             assert listed.url is not None
             assert listed.model is not None
             host, _, port = listed.url.removeprefix("http://").rpartition(":")
+            host = host.strip("[]")  # of an IPv6 address, which only a URL has in brackets
             name = listed.name
             executable = on_cpu(
                 config,

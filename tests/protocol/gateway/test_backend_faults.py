@@ -329,6 +329,14 @@ async def test_one_broken_answer_holds_the_queue_for_one_look_only(harness):
     assert sum(harness.queue.rejected.values()) == 0
 
 
+@pytest.mark.parametrize(("host", "sent"), [("h", b"h:80"), ("fd00::7", b"[fd00::7]:80")])
+async def test_a_server_is_named_as_a_url_names_it(monkeypatch, host, sent):
+    heads = []
+    monkeypatch.setattr(Pool, "connect", lambda _, head, *__: heads.append(head))
+    Pool(host, 80).send(Message(request_template("/p"), b"{}"), print, timeout=1)
+    assert b"\r\nHost: " + sent + b"\r\n" in heads[0]
+
+
 async def test_closing_the_connections_ends_what_is_in_flight(harness):
     await harness.open()
     backend = harness.backends[0]

@@ -6,9 +6,13 @@ import copy
 import pytest
 import yaml
 
+from roma.config import schema
 from roma.config.backends.pod import executable_name
+from roma.config.backends.pod_source import _Executables
+from roma.config.placement import executables
 from roma.domain.errors import ConfigError
 from roma.kubernetes.credentials import TokenFile, find
+from roma.kubernetes.limit_range import CpuBounds
 from roma.kubernetes.pods import parse
 from roma.kubernetes.quantity import millicores, quantity
 
@@ -99,6 +103,21 @@ def test_a_pod_is_reduced_to_what_routing_and_control_need():
     assert (pod.restarts, pod.resize, pod.fault) == (2, "", "")
     assert pod.is_served
     assert pod.is_settled
+
+
+@pytest.mark.parametrize(("ip", "host"), [("10.0.0.7", "10.0.0.7"), ("fd00::7", "[fd00::7]")])
+def test_an_address_has_brackets_in_a_url_alone(ip, host):
+    config = schema.parse(
+        "models: {digits: {sla: {response_time: 1}}}\n"
+        "workers: [{name: a, backend: kubernetes, node: node-a, cores: 4, "
+        "kubernetes: {port: 8501, grpc_port: 8500}}]"
+    )
+    worker, pod = config.workers[0], changed(("status", "podIP"), ip)
+    listed = _Executables(worker).of([pod], CpuBounds())["node-a"]
+    worker = worker.model_copy(update={"executables": listed})
+    (found,) = executables(config.model_copy(update={"workers": (worker,)}))
+    assert (found.host, found.port, found.grpc) == (ip, 8501, (ip, 8500))
+    assert found.url == f"http://{host}:8501"
 
 
 @pytest.mark.parametrize(
