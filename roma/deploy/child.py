@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,10 @@ STEADY = 30.0
 
 GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL; a dispatcher gets its drain timeout on top."""
+
+MODULE = (sys.executable, "-P", "-m")
+"""How to run a module of ours. Without -P, Python would import what the working directory has of
+the same name as one that it needs: a yaml.py or token.py of the user's, or one left in /tmp."""
 
 FATAL = 2
 """Exit status for a wrong configuration or a port in use: a restart cannot help."""

@@ -7,7 +7,6 @@ keeps those that still match roma.yaml.
 import asyncio
 import contextlib
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +15,7 @@ from roma.config.executable import Executable
 from roma.config.placement import on_worker
 from roma.config.schema import Config
 from roma.config.workers import WorkerConfig
-from roma.deploy.child import Child
+from roma.deploy.child import MODULE, Child
 from roma.domain.errors import ActuationError, EngineError, LaunchError
 from supervisor.broker.broker import Broker
 from supervisor.broker.client import BrokerClient, calling
@@ -128,7 +127,7 @@ async def _owner(
         return None, Broker(config, worker, engine, asyncio.get_running_loop().time)
     broker = Child(
         f"broker.{worker.name}",
-        [sys.executable, "-m", "roma", "broker", str(file), "--worker", worker.name],
+        [*MODULE, "roma", "broker", str(file), "--worker", worker.name],
         log_dir=log_dir,
         hears=True,
     )

@@ -5,13 +5,12 @@ import contextlib
 import logging
 import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from roma.config.executable import Executable
 from roma.config.schema import Config
-from roma.deploy.child import Child
+from roma.deploy.child import MODULE, Child
 from roma.domain.errors import ActuationError, LaunchError
 from supervisor.cgroups import Group, Hierarchy
 
@@ -69,8 +68,7 @@ def model_server(
     return Child(
         executable.name,
         [
-            sys.executable,
-            "-m",
+            *MODULE,
             "roma",
             "serve-model",
             *models,
@@ -132,8 +130,7 @@ def _refuse_running(config: Config, hierarchy: Hierarchy, paths: Iterable[str]) 
 
 async def _start_reaper(paths: Iterable[str]) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
+        *MODULE,
         "roma.deploy.reaper",
         *paths,
         stdin=subprocess.PIPE,

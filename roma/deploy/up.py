@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import stat
-import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +28,7 @@ from roma.config.reload import ConfigWatch
 from roma.config.schema import Config
 from roma.config.security import reachable
 from roma.config.watched_file import LOOK
-from roma.deploy.child import GRACE, Child
+from roma.deploy.child import GRACE, MODULE, Child
 from roma.deploy.config_snapshot import write
 from roma.deploy.cpu_weight import last_until_ready
 from roma.deploy.launchers import LAUNCHERS, Launched
@@ -238,7 +237,7 @@ class Deployment:
         ]
 
     def _program(self, name: str, arguments: list[str], grace: float = GRACE) -> Child:
-        argv = [sys.executable, "-m", "roma", *arguments]
+        argv = [*MODULE, "roma", *arguments]
         return Child(name, argv, log_dir=self._log_dir, grace=grace, hears=True)
 
 

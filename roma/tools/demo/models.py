@@ -151,7 +151,7 @@ def _run_child(name: str, target: Path, *, download: bool) -> None:
     )
     try:
         subprocess.run(
-            [sys.executable, "-c", call],
+            [sys.executable, "-P", "-c", call],
             env=environment,
             check=True,
             capture_output=True,
