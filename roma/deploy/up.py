@@ -394,7 +394,11 @@ def _check_ports(config: Config) -> None:
     keys = {(g.host, g.port): "gateway.port"}
     if g.grpc_port is not None:
         keys[g.host, g.grpc_port] = "gateway.grpc_port"
-    keys |= dict.fromkeys(g.exchange_addresses, "gateway.admin_port")
+    keys |= dict.fromkeys(g.exchange_addresses[1:], "gateway.process_port")
+    # The last key of an address stands: without ports of their own both are at the admin port.
+    keys[g.exchange_address] = "gateway.exchange_port"
+    keys[g.metrics_address] = "gateway.metrics_port"
+    keys[g.admin_host, g.admin_port] = "gateway.admin_port"
     keys |= {(control.host, config.control_port(w)): "control.port" for w in config.workers}
     for (host, port), key in keys.items():
         try:

@@ -1,8 +1,10 @@
 """A port that another program has is named before anything starts."""
 
+import contextlib
 import socket
 
 import pytest
+import yaml
 
 from roma.config import schema
 from roma.deploy.up import deployed
@@ -18,21 +20,44 @@ control: {{port: {3}}}
 KEYS = ["gateway.port", "gateway.admin_port", "gateway.grpc_port", "control.port", "control.port"]
 
 
+@contextlib.contextmanager
+def listening(port):
+    """Another program at the port."""
+    with socket.socket() as other:
+        # As the dispatchers of another deployment: the kernel would let ours share it.
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # another test's, in TIME_WAIT
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        yield
+
+
+async def refuses(config, key, port):
+    """A deployment names the key, its value and the reason."""
+    named = f"^{key} = {port}: cannot listen on .*: address already in use$"
+    with listening(port), pytest.raises(LaunchError, match=named):
+        async with deployed(config):
+            pass
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("taken", range(5))
 async def test_a_taken_port_is_named_before_anything_starts(taken, processes):
     ports = free_ports(5)
     config = schema.parse(FILE.format(*ports, processes=processes))
-    with socket.socket() as other:
-        # As the dispatchers of another deployment: the kernel would let ours share it.
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # another test's, in TIME_WAIT
-        other.bind(("127.0.0.1", ports[taken]))
-        other.listen()
-        named = f"^{KEYS[taken]} = {ports[taken]}: cannot listen on .*: address already in use$"
-        with pytest.raises(LaunchError, match=named):
-            async with deployed(config):
-                pass
+    await refuses(config, KEYS[taken], ports[taken])
+
+
+@pytest.mark.parametrize("taken", ["process_port", "exchange_port", "metrics_port", "admin_port"])
+async def test_each_port_of_the_gateway_is_named_by_its_own_key(taken):
+    *first, exchange, metrics, process = free_ports(8)
+    document = yaml.safe_load(FILE.format(*first, processes=1))
+    if taken == "process_port":
+        document["gateway"] |= {"processes": 2, "process_port": process}
+    else:
+        document["gateway"] |= {"exchange_port": exchange, "metrics_port": metrics}
+    config = schema.parse(yaml.safe_dump(document))
+    await refuses(config, f"gateway.{taken}", getattr(config.gateway, taken))
 
 
 async def test_a_machine_without_room_for_files_is_one_line(monkeypatch):
