@@ -76,6 +76,7 @@ class Deployment:
         self._options = ["--insecure"] if insecure else []
         self._groups: dict[str, Group] = {}
         self._cgroups = contextlib.AsyncExitStack()
+        self._added: dict[str, contextlib.AsyncExitStack] = {}
         self._telling: asyncio.Task[None] | None = None
         self._leases: list[asyncio.Task[None]] = []
         self._faults = file.with_name("faults.json")
@@ -106,7 +107,7 @@ class Deployment:
         except OSError as error:
             raise LaunchError(f"{self._faults}: cannot be written: {in_words(error)}") from error
         self._telling = asyncio.create_task(self._tell_faults())
-        await self._add(_local(self.config))
+        await self._add(_local(self.config), self._cgroups)
         for child in (*self.supervisors.values(), *self.dispatchers):
             child.start()
         if self._hierarchy is not None and not self.config.control.dry_run:
@@ -126,7 +127,7 @@ class Deployment:
         for group in self._groups.values():
             group.lift()  # nobody waits for a model server to stop on a tenth of a core
         await asyncio.gather(*(child.stop() for child in self.executables.values()))
-        await self._cgroups.aclose()
+        await asyncio.gather(*(s.aclose() for s in (self._cgroups, *self._added.values())))
 
     async def failed(self) -> LaunchError:
         """Wait until a program gives up for good, or no model server can run; return the reason."""
@@ -166,8 +167,10 @@ class Deployment:
                 await worker.follow(config)
         except ActuationError as error:
             raise LaunchError(str(error)) from error
-        new = [e for e in local if e.name not in self.executables]
-        await self._add(new, waiting=not config.control.dry_run)
+        for new in (e for e in local if e.name not in self.executables):
+            # One reaper each, which ends when the executable is removed.
+            stack = self._added[new.name] = contextlib.AsyncExitStack()
+            await self._add([new], stack, waiting=not config.control.dry_run)
         log.info("models: %s", ", ".join(config.models))
 
     async def _tell_faults(self) -> None:
@@ -194,11 +197,20 @@ class Deployment:
                 known = found
             await asyncio.sleep(TELL)
 
-    async def _add(self, local: Sequence[Executable], *, waiting: bool = False) -> None:
-        """Start executables; `waiting`: at their minimum cores, since others serve beside them."""
+    async def _add(
+        self,
+        local: Sequence[Executable],
+        stack: contextlib.AsyncExitStack,
+        *,
+        waiting: bool = False,
+    ) -> None:
+        """Start executables, whose cgroups are there until `stack` is closed.
+
+        `waiting`: at their minimum cores, since others serve beside them.
+        """
         if self._hierarchy is not None and local:
             made = cgroups(self.config, self._hierarchy, local, waiting=waiting)
-            self._groups |= await self._cgroups.enter_async_context(made)
+            self._groups |= await stack.enter_async_context(made)
         for executable in local:
             group = self._groups.get(executable.name)
             child = model_server(
@@ -223,6 +235,7 @@ class Deployment:
         await asyncio.gather(*(self.executables.pop(name).stop() for name in names))
         for group in groups:
             group.remove()
+        await asyncio.gather(*(self._added.pop(n).aclose() for n in names if n in self._added))
 
     def _dispatchers(self) -> list[Child]:
         """Return the programs that serve clients: `dispatcher`, or `dispatcher.1` and so on."""
