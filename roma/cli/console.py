@@ -34,14 +34,29 @@ class StandardOutput(io.FileIO):
         os.dup2(_nowhere(), self.fileno())
 
 
+class StandardError(io.FileIO):
+    """The descriptor behind standard error, which drops what it cannot write.
+
+    A program serves on after the reader of its messages has gone, and keeps its exit status.
+    """
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes, as `io.FileIO` does, or none."""
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
 def prepare() -> StandardOutput:
     """Put a fallback in place of closed streams, and of characters that an encoding lacks."""
     # In the order of the descriptors: a socket must not get one of theirs.
     out = sys.stdout
     encoding, errors = ("utf-8", "strict") if out is None else (out.encoding, out.errors)
     raw = StandardOutput(_nowhere() if out is None else out.fileno(), "w", closefd=False)
-    if sys.stderr is None:
-        sys.stderr = io.TextIOWrapper(io.FileIO(_nowhere(), "w"), write_through=True)
+    told = _nowhere() if sys.stderr is None else sys.stderr.fileno()
+    buffer = io.BufferedWriter(StandardError(told, "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(buffer, encoding, "backslashreplace", line_buffering=True)
     if errors in ("strict", "surrogateescape"):  # the latter is that of LC_ALL=C
         errors = "replace"
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=True)

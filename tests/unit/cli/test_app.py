@@ -81,6 +81,22 @@ def test_a_closed_standard_output_or_error_takes_nothing_and_breaks_nothing(tmp_
     assert shell("keys list /nowhere 2>&-", tmp_path).returncode == 2
 
 
+def test_a_standard_error_that_nobody_reads_changes_nothing(tmp_path):
+    assert shell("keys list /nowhere 2>/dev/full", tmp_path).returncode == 2
+    reason = tmp_path / "reason"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "roma", "serve-model", f"--model=m={tmp_path}"],
+        env=os.environ | {"ROMA_FAULT_FILE": str(reason)},
+        stderr=write,
+        check=False,
+    )
+    os.close(write)
+    assert done.returncode == 2
+    assert "holds no version" in reason.read_text()
+
+
 def test_a_reader_that_has_read_enough_is_no_error(tmp_path):
     done = shell("config schema | head -c 1", tmp_path)
     assert (done.stdout, done.stderr) == ("{", "")
