@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -100,7 +101,9 @@ def command(
         file_edit.output(out, text)
     except OSError as error:
         raise ConfigError(f"out = {out}: cannot be written: {error.strerror}") from error
-    print(f"\nwrote {out}: check it with `roma config check {out}`, start it with `roma up {out}`")
+    typed = shlex.quote(str(out))
+    told = f"check it with `roma config check {typed}`, start it with `roma up {typed}`"
+    print(f"\nwrote {out}: {told}")
 
 
 def _folder(out: Path) -> Path:
