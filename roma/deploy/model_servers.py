@@ -95,7 +95,8 @@ def _where(executable: Executable) -> list[str]:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise LaunchError(f"sockets = {directory}: cannot be made: {error.strerror}") from error
+        key = f"workers.{executable.spec.worker}.sockets"
+        raise LaunchError(f"{key} = {directory}: cannot be made: {error.strerror}") from error
     return [f"--socket={executable.socket}"]
 
 

@@ -1,4 +1,4 @@
-"""A port that another program has is named before anything starts."""
+"""What `roma up` cannot have, such as a port that another program has, is named by its key."""
 
 import contextlib
 import socket
@@ -7,6 +7,8 @@ import pytest
 import yaml
 
 from roma.config import schema
+from roma.config.placement import executables
+from roma.deploy.model_servers import model_server
 from roma.deploy.up import deployed
 from roma.domain.errors import LaunchError
 from roma.tools.demo.ports import free_ports
@@ -69,3 +71,14 @@ async def test_a_machine_without_room_for_files_is_one_line(monkeypatch):
     with pytest.raises(LaunchError, match="TMPDIR: no directory can be made: "):
         async with deployed(config):
             pass
+
+
+def test_a_directory_of_sockets_that_cannot_be_made_is_named_with_its_worker(tmp_path):
+    (tmp_path / "file").touch()
+    document = yaml.safe_load(FILE.format(*free_ports(4), processes=1))
+    document["workers"] = [{"name": "a", "cores": 1, "sockets": f"{tmp_path}/file/s"}]
+    config = schema.parse(yaml.safe_dump(document))
+    (executable,) = executables(config)
+    named = f"^workers.a.sockets = {tmp_path}/file/s: cannot be made: Not a directory$"
+    with pytest.raises(LaunchError, match=named):
+        model_server(executable, None, config.gateway.max_body_bytes, None)
