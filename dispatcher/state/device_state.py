@@ -287,6 +287,16 @@ class DeviceState:
                 return model
         return None
 
+    def can_hold(self, model: str) -> bool:
+        """Return True if a model fits, or would without some of those that nothing uses."""
+        room = self.room_for(model)
+        for held in self.held.values():
+            if room >= 0:
+                break
+            if not held.uses and not held.load:
+                room += held.pages
+        return room >= 0
+
     def unload(self, model: str) -> None:
         """Record that the unload of a model was requested."""
         self.free += self.held.pop(model).pages

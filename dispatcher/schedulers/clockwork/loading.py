@@ -272,7 +272,7 @@ class Loading:
             ends = device.loads.free_at(now) + device.cold(name)
             if not model_demand.benefit(ends + 2 * latency + TICK):
                 continue
-            if device.room_for(name) >= 0 or device.victim() is not None:
+            if device.can_hold(name):
                 return gpu
             self.is_short = True
         return None

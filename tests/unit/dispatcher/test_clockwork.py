@@ -266,6 +266,18 @@ def test_a_model_that_is_used_is_not_taken_off():
     assert (load.model, load.executor) == ("b", "gpu")
 
 
+def test_no_model_is_unloaded_for_one_that_would_still_not_fit():
+    """Else it would be loaded again at once, and unloaded again, as long as the other runs."""
+    harness = ClockworkHarness("abc")
+    harness.models["c"] = ModelCapabilities(4, LOAD, RUNS)
+    harness.device(pages=4, loaded="ab")
+    (execute,) = harness.arrive("a", 0.0)
+    assert harness.arrive("c", 0.001) == []
+    *unloads, load = harness.end(execute.execution, 0.01)
+    assert unloads == [UnloadModel("gpu", "b"), UnloadModel("gpu", "a")]
+    assert (load.model, load.executor) == ("c", "gpu")
+
+
 def test_a_model_whose_demand_is_met_is_not_loaded_elsewhere():
     harness = ClockworkHarness()
     harness.device("g0", loaded="a")
