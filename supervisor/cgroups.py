@@ -185,6 +185,8 @@ class GroupV1(Group):
         return self._cpu / "cpu.cfs_burst_us"
 
     def _set_quota(self, quota: int) -> None:
+        if int(_read(self._cpu / "cpu.cfs_period_us")) != units.period_us(self.period):
+            self._set_unlimited()  # another program made the group
         _write(self._cpu / "cpu.cfs_quota_us", str(quota))
 
     def _bandwidth(self) -> tuple[int, int] | None:

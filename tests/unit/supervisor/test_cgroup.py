@@ -45,6 +45,15 @@ def test_less_than_a_millisecond_becomes_a_millisecond_never_zero_or_unlimited(g
     assert group.set_cores(0.0001) == pytest.approx(0.001 / 0.05)
 
 
+def test_a_group_that_another_program_made_gets_the_period_too(group):
+    """`backend: static`: its period is the kernel's, or what a former roma.yaml said."""
+    group.set_cores(2.0)
+    for period in (0.1, 0.02):
+        other = type(group)(group.directories, group.depth, period)
+        assert other.set_cores(1.5) == pytest.approx(1.5)
+        assert other.read().cores == pytest.approx(1.5)
+
+
 def bursting(group, share):
     """The same group with a burst; the kernel's own file says what it has."""
     made = type(group)(group.directories, group.depth, group.period, share)
