@@ -97,6 +97,8 @@ class ReplyWindow:
             return None
         base = self._baseline
         old = base.models.get(name) if base else None
+        if old is not None and report.arrivals < old.arrivals:
+            old = None  # it was removed and came again: all its counts are new
         return ModelDelta(
             report,
             arrivals=self._rate(report.arrivals - (old.arrivals if old else 0)),
@@ -109,7 +111,8 @@ class ReplyWindow:
 
     def completed(self, executor: str) -> float:
         """Return the executions per second that one executor answered."""
-        return self._rate(_completed(self._now, executor) - _completed(self._baseline, executor))
+        count, before = _completed(self._now, executor), _completed(self._baseline, executor)
+        return self._rate(count - before if count >= before else count)
 
     def _rate(self, count: int) -> float:
         return count / self._elapsed if self._elapsed > 0 else 0.0

@@ -229,6 +229,17 @@ def test_a_restarted_dispatcher_starts_counting_at_zero():
     assert world.status.demand > 0.1
 
 
+def test_a_model_that_was_removed_and_came_again_starts_counting_at_zero():
+    """Both between two reports of one dispatcher, of which one was lost perhaps."""
+    world = World(build())
+    for _ in range(5):
+        world.tick()
+    world.arrivals = 0
+    world.tick()
+    measurement = world.status.decisions[-1].measurement
+    assert (measurement.arrivals, measurement.completed_here) == (10, 10)
+
+
 def test_a_restarted_supervisor_reads_back_and_does_not_jump():
     old = World(build("pi"))
     for _ in range(10):
