@@ -220,7 +220,7 @@ class ControlLoop:
 
     def _records(self, decisions: Sequence[Decision]) -> list[dict[str, Any]]:
         at = wall_clock(asyncio.get_running_loop().time())
-        more = {"worker": self.worker, "law": self._law}
+        more = {"worker": self.worker, "law": self._law, "period": self.period}
         return [plain(d, at=at(d.time), **more) for d in decisions]
 
     async def _confirm(self) -> None:

@@ -21,11 +21,15 @@ PERIOD = 1.0
 
 
 class SimDecisionLog:
-    """Writes the decision log of one run through `write`."""
+    """Writes the decision log of one run through `write`.
 
-    def __init__(self, write: Write, law: str, epoch: str) -> None:
+    `periods` are the workers' control periods in seconds, by name.
+    """
+
+    def __init__(self, write: Write, law: str, epoch: str, *, periods: Mapping[str, float]) -> None:
         self._write = write
         self._law = law
+        self._periods = periods
         self._epoch = epoch
         self._moments = Moments()
         self._looked = 0.0
@@ -33,7 +37,8 @@ class SimDecisionLog:
     def decided(self, worker: str, decisions: Sequence[Decision]) -> None:
         """Write decisions of a worker, one period late, when `observed` is known."""
         if decisions:
-            records = [plain(d, at=d.time, worker=worker, law=self._law) for d in decisions]
+            more = {"worker": worker, "law": self._law, "period": self._periods[worker]}
+            records = [plain(d, at=d.time, **more) for d in decisions]
             self._write(decision_log.decisions(worker), records)
 
     def look(self, core: Dispatcher, now: float) -> None:

@@ -99,7 +99,12 @@ class Simulation(SimulatedDriver):
         self._teller = (
             None
             if decision_log is None
-            else SimDecisionLog(decision_log, config.control.law, DISPATCHER)
+            else SimDecisionLog(
+                decision_log,
+                config.control.law,
+                DISPATCHER,
+                periods={w.name: config.period(w) for w in config.workers},
+            )
         )
         self._samples: list[TickSample] = []
         self._ids = itertools.count(1)

@@ -52,14 +52,16 @@ class Span:
         return self.end - self.start
 
 
-def until_next(at: Numbers) -> Numbers:
+def until_next(at: Numbers, period: float) -> Numbers:
     """Return the end of each decision: the next decision, or one period later at a gap."""
     if not len(at):
         return at
-    steps = np.diff(at)
-    period = typical(at)
-    held = np.where(steps > MISSED * period, period, steps)
-    return np.asarray(at + np.append(held, period))
+    return np.asarray(at + np.append(without_gaps(np.diff(at), period), period))
+
+
+def without_gaps(steps: Numbers, period: float) -> Numbers:
+    """Return these times between two decisions, one period in place of each that is a gap."""
+    return np.where(steps > MISSED * period, period, steps)
 
 
 def typical(at: Numbers) -> float:

@@ -18,7 +18,16 @@ from roma.domain.errors import DecisionLogError, in_words
 from roma.domain.model import BUDGETS, Statistic
 from roma.telemetry import decision_log
 from roma.ui.dashboard.moments import Moment
-from roma.ui.report.columns import GAP, ColumnBuilder, Numbers, Span, gaps, typical, until_next
+from roma.ui.report.columns import (
+    GAP,
+    ColumnBuilder,
+    Numbers,
+    Span,
+    gaps,
+    typical,
+    until_next,
+    without_gaps,
+)
 from supervisor.decision_log import Decision
 from supervisor.decision_text import Limit, limit
 
@@ -45,11 +54,15 @@ class Look(Moment):
 
 @dataclass(slots=True, kw_only=True)
 class Told(Decision):
-    """A line of decisions-WORKER.jsonl: a decision with its time, worker and control law."""
+    """A line of decisions-WORKER.jsonl: a decision with its time, worker, law and control period.
+
+    Records from before periods could end early have no `period`.
+    """
 
     at: RecordTime
     worker: str
     law: str = ""
+    period: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 _LOOK = TypeAdapter(Look)
@@ -81,7 +94,7 @@ _LOOKS = (
     *_COUNTS,
 )
 _CORES = ("wanted", "allocation", "applied", "used", "total", "capacity")
-_DECISIONS = ("at", "dt", *_CORES, "limit", "file", "place")
+_DECISIONS = ("at", "dt", "period", *_CORES, "limit", "file", "place")
 
 
 class ModelTrack:
@@ -160,6 +173,7 @@ class ExecutableTrack:
                 **numbers,
                 "at": told.at,
                 "dt": told.dt,
+                "period": told.period,
                 "limit": LIMITS.index(limit(told)),
                 "file": file,
                 "place": place,
@@ -177,12 +191,18 @@ class ExecutableTrack:
     @cached_property
     def end(self) -> Numbers:
         """End of each decision's validity, as far as it is known."""
-        return until_next(self["at"])
+        return until_next(self["at"], self.period)
+
+    @cached_property
+    def period(self) -> float:
+        """The control period in seconds; a queue that outgrows its cores ends one early."""
+        known = self["period"][~np.isnan(self["period"])]
+        return float(known[-1]) if len(known) else typical(self["at"])
 
     @cached_property
     def gaps(self) -> list[Span]:
         """Time spans without decisions."""
-        return gaps(self["at"], self.end, typical(self["at"]))
+        return gaps(self["at"], self.end, self.period)
 
     @property
     def allocated_seconds(self) -> float:
@@ -209,8 +229,7 @@ class ExecutableTrack:
 
         After a gap that is a mean over the gap; only one period of it counts, as for applied cores.
         """
-        seconds = np.minimum(self["dt"], typical(self["at"]))
-        return float(np.nansum(self["used"] * seconds))
+        return float(np.nansum(self["used"] * without_gaps(self["dt"], self.period)))
 
 
 class RecordedRun:

@@ -1,6 +1,7 @@
 """When was a promise broken, how badly, and what was in the way: seconds in, episodes out."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -269,6 +270,17 @@ def test_a_single_missed_tick_is_no_gap_what_was_applied_stood(run):
     track = run(calm_but({}), decisions).executables["w/m@w"]
     assert track.gaps == []
     assert track.applied_seconds == pytest.approx(7.0)
+
+
+def test_periods_that_end_early_make_no_gap_of_whole_ones(run):
+    """Three of four ticks came early: the usual time between two is less than half a period."""
+    at = [second + early for second in range(0, 40, 2) for early in (0, 0.25, 0.5, 1.0)]
+    steps = [1.0, *(after - before for before, after in pairwise(at))]
+    decisions = [decision(t) | {"dt": dt, "period": 1.0} for t, dt in zip(at, steps, strict=True)]
+    track = run(calm_but({}), decisions).executables["w/m@w"]
+    assert track.gaps == []
+    assert track.used_seconds == pytest.approx(0.5 * 40.0)
+    assert track.applied_seconds == pytest.approx(40.0)
 
 
 @pytest.mark.parametrize(

@@ -389,7 +389,7 @@ def test_what_a_worker_had_is_counted_once_whoever_ran_on_it():
         def track(name, begin):
             track = ExecutableTrack(name, name[0], "w")
             at = np.arange(begin, begin + 100, 1.0)
-            known = {"at": at, "dt": np.ones(100)}
+            known = {"at": at, "dt": np.ones(100), "period": np.ones(100)}
             cores = {"wanted": 3.0, "allocation": 3.0, "applied": 3.0, "used": 2.0}
             cores |= {"total": 3.0, "capacity": 4.0}
             track.columns = known | {k: np.full(100, v) for k, v in cores.items()}

@@ -71,6 +71,7 @@ def test_every_decision_is_told_once_and_completely(tmp_path):
     ticks.remove(29.0)
     assert [r["at"] for r in records] == [r["time"] for r in records] == ticks
     assert {(r["worker"], r["law"], r["executable"]) for r in records} == {("w", "pi", "m@w")}
+    assert {r["period"] for r in records} == {1.0}
     assert all(r["observed"] == r["applied"] for r in records[:-1])
     assert records[-1]["observed"] is None  # nobody read it back: the run was over
 
