@@ -3,9 +3,10 @@
 from dispatcher.core import Dispatcher
 from dispatcher.state.queues import ModelQueue
 from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
-from roma.domain.model import Request, Statistic
+from roma.domain.model import Priority, Request, Statistic
 from roma.domain.stats import SlidingWindow
 
+_INTERACTIVE = Priority.INTERACTIVE  # the others may wait, and demand no cores
 _QUANTILE = {Statistic.P95: 0.95, Statistic.P99: 0.99, Statistic.EACH: 1.0}
 
 
@@ -15,7 +16,9 @@ def reply(core: Dispatcher, epoch: str, now: float) -> ExchangeReply:
     waited_for: dict[str, list[Request]] = {model: [] for model in core.queues}
     for execution in core.running():
         in_flight[execution.model] += len(execution.requests)
-        waited_for[execution.model] += [r for r in execution.requests if core.waits_for(r.id)]
+        waited_for[execution.model] += [
+            r for r in execution.requests if r.priority is _INTERACTIVE and core.waits_for(r.id)
+        ]
     return ExchangeReply(
         epoch=epoch,
         models=tuple(

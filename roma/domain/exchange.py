@@ -83,6 +83,9 @@ class ModelReport:
     `response_time` is the statistic that control uses over the window, None if nothing was answered
     in it. `mean_time` is the mean over the same window.
 
+    `oldest_age` is that of waiting and running requests; those of low priority may wait, and have
+    none. `in_flight` counts them.
+
     `completed_…` count all answers, `invalid` the answers that refused the client's input, `late`
     the answers that came after the promise. `rejected` counts rejections by reason,
     `rejected_by_client` the rejections caused only by the client's own deadline or size.

@@ -81,7 +81,7 @@ def collect(core: Dispatcher, now: float) -> Iterator[Metric]:
     )
     yield gauge(
         "oldest_request_age_seconds",
-        "Age of the oldest request that waits or is computed.",
+        "Age of the oldest request that waits or is computed; low-priority ones do not count.",
         _MODEL,
         (((m.model,), m.oldest_age) for m in models),
     )

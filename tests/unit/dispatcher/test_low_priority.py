@@ -1,5 +1,8 @@
 """Low-priority requests use what interactive ones leave over, and nothing else."""
 
+import pytest
+
+from dispatcher import reports
 from dispatcher.guards.low_priority import RECHECK_INTERVAL
 from roma.domain.events import (
     Execute,
@@ -30,6 +33,19 @@ def test_a_batch_request_runs_where_nothing_else_does(harness):
     # Nothing of it is seen in what the promise is about.
     queue = core.queues["m"]
     assert (queue.arrivals, queue.completed[Device.CPU], queue.response.mean(0.2)) == (0, 0, None)
+
+
+def test_the_age_of_one_that_runs_asks_no_controller_for_cores(harness):
+    core = harness.build(ModelSpec("m", Sla(0.5), 1.0))
+    harness.cpu("m@w", "m")
+    harness.arrive("m", 0.0)
+    batch(harness, "m", 0.0)
+    core.handle(ExecutionEnded(1, Result.OK), now=0.1)  # then the other one begins
+    (report,) = reports.reply(core, "", 5.0).models
+    assert (report.in_flight, report.oldest_age) == (1, 0.0)
+    harness.arrive("m", 5.0)
+    (report,) = reports.reply(core, "", 5.2).models
+    assert report.oldest_age == pytest.approx(0.2)
 
 
 def test_interactive_requests_go_first_however_late_they_come(harness):
