@@ -211,14 +211,14 @@ def _check_worker(config: Topology, key: str, worker: WorkerConfig) -> None:
         if executable.model is not None and executable.model not in config.models:
             known = "one of " + ", ".join(config.models)
             raise Fault(f"{key}.executables.{i}.model", executable.model, known)
-    if not worker.is_placed:
-        return
-    placed = {name: config.models[name] for name in config.placed[worker.name]}
-    total = sum(config.minimum(name) for name in placed)
+    listed = [e.model for e in worker.executables if e.cgroup is not None and e.model is not None]
+    placed = config.placed[worker.name] if worker.is_placed else []
+    total = sum(config.minimum(name) for name in (*placed, *listed))
     if total > worker.allocatable:
         bound = f"≥ the sum of the models' cpu.min ({total:g})"
         raise Fault(f"{key}.cores - reserved", f"{worker.allocatable:g}", bound)
-    for name, model in placed.items():
+    for name in placed:
+        model = config.models[name]
         backends.of(worker).check_model(f"models.{name}", model)
         if (path := worker.socket(config.name, name)) is not None:
             check_socket(f"{key}.sockets", UNIX + path)

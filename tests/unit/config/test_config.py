@@ -21,6 +21,8 @@ workers:
   - {name: local, cores: 2, reserved: 0.5}
 """
 
+MODELS = ("digits", "photos")
+
 
 def faults(text):
     with pytest.raises(ConfigError) as e:
@@ -421,6 +423,18 @@ def test_a_cgroup_stays_below_its_mount(cgroup):
     worker = f"{{name: w, cores: 2, backend: static, executables: [{{url: 'http://x:1', model: digits, cgroup: {cgroup}}}]}}"
     (fault,) = faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
     assert "workers.0.executables.0.cgroup" in fault
+
+
+def test_the_least_cores_of_what_others_start_fit_the_worker_too():
+    """Of those whose cores are set: the others take part in nothing."""
+    listed = [
+        f"{{url: 'http://x:{i}', model: {m}, cgroup: c/{i}}}" for i, m in enumerate(MODELS, 1)
+    ]
+    worker = f"{{name: w, cores: 0.11, backend: static, executables: [{', '.join(listed)}]}}"
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
+    bound = "must be ≥ the sum of the models' cpu.min (0.12)"
+    assert faults(text) == [f"roma.yaml: workers.0.cores - reserved = 0.11: {bound}"]
+    schema.parse(text.replace(", cgroup: c/2", ""))
 
 
 def test_a_model_that_nothing_serves_is_refused():
