@@ -444,10 +444,12 @@ def pytest_asyncio_loop_factories(config, item):
 async def connect(harness):
     clients = []
 
-    async def one(address="127.0.0.1"):
-        local = address, 0
-        opened = await asyncio.open_connection("127.0.0.1", harness.port, local_addr=local)
-        client = Client(*opened)
+    async def one(address=None):
+        to = {"host": "127.0.0.1", "port": harness.port}
+        if address is not None:
+            source = socket.create_connection(tuple(to.values()), source_address=(address, 0))
+            to = {"sock": source}
+        client = Client(*await asyncio.open_connection(**to))
         clients.append(client)
         return client
 

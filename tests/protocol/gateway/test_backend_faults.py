@@ -2,41 +2,14 @@
 
 import asyncio
 import json
-import tracemalloc
-from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
 
-from dispatcher.live import health_checks
 from dispatcher.live.backends.http_client import Pool
-from dispatcher.live.health_checks import MOST_STATUS, watch
-from dispatcher.live.http.messages import Message, Response, request_template
+from dispatcher.live.http.messages import Message, request_template
 from roma.domain.errors import BackendLost
 from roma.domain.events import Reason
-
-AVAILABLE = Response(
-    200, "application/json", None, b'{"model_version_status": [{"state": "AVAILABLE"}]}'
-)
-
-
-class Watched:
-    """A driver that notes what the watch of one executable reports."""
-
-    def __init__(self):
-        self.suspects = {"m@w": asyncio.Event()}
-        self._seen = asyncio.Queue()
-
-    def on_ready(self, executor):
-        self._seen.put_nowait("ready")
-
-    def on_lost(self, executor, why):
-        self._seen.put_nowait(f"lost: {why}")
-
-    on_silent = on_lost
-
-    async def next(self):
-        return await asyncio.wait_for(self._seen.get(), 10)
 
 
 async def test_a_dead_executable_fails_what_it_ran_and_comes_back_when_healthy(harness, behind):
@@ -171,53 +144,6 @@ async def test_an_executable_that_never_answers_is_cut_off(harness):
     assert (await harness.predict())[0] == 200
 
 
-NONSENSE = (
-    b"[" * 1200,
-    b'{"a":' * 100_000,
-    b'{"model_version_status": 7}',
-    b'{"model_version_status": ["AVAILABLE"]}',
-    b"\xff",
-    b" " * (MOST_STATUS + 1),
-)
-
-
-@pytest.mark.parametrize("body", NONSENSE, ids=range(len(NONSENSE)))
-async def test_a_status_that_is_nonsense_is_that_executables_trouble(harness, body):
-    await harness.open(backends=2)
-    broken, healthy = harness.backends
-    broken.status_body = body
-    for doubt in harness.service.driver.suspects.values():
-        doubt.set()
-    await harness.until(lambda: len([e for e in harness.core.executors if e.live]) == 1)
-    assert [(await harness.predict())[0] for _ in range(4)] == [200] * 4
-    assert broken.seen == []
-    broken.status_body = None
-    await harness.until(lambda: all(e.live for e in harness.core.executors), limit=10)
-
-
-async def test_whatever_the_watch_of_an_executable_meets_it_goes_on(monkeypatch):
-    monkeypatch.setattr(health_checks, "CHECK", 0.0)
-    driver = Watched()
-
-    class Odd:
-        host, port, socket, keeps = "127.0.0.1", 1, None, True
-        looks = 0
-
-        async def fetch(self, *_, timeout, most):
-            self.looks += 1
-            if self.looks == 1:
-                raise RecursionError("maximum recursion depth exceeded")
-            return AVAILABLE
-
-    endpoint = SimpleNamespace(pool=Odd(), channel=None)
-    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
-    assert await driver.next() == (
-        "lost: cannot be watched: RecursionError('maximum recursion depth exceeded')"
-    )
-    assert await driver.next() == "ready"
-    watching.cancel()
-
-
 async def endless_body(request, body):
     request.transport.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     await pour(request.transport, b"1000\r\n" + b"x" * 4096 + b"\r\n")
@@ -350,122 +276,6 @@ async def test_closing_the_connections_ends_what_is_in_flight(harness):
     lost = await asyncio.wait_for(call, 10)
     assert isinstance(lost, BackendLost)
     assert "given up" in str(lost)
-
-
-async def test_a_server_that_answers_no_status_while_it_computes_is_not_lost(harness, monkeypatch):
-    """As one with a single worker; it gets no more requests meanwhile."""
-    monkeypatch.setattr(health_checks, "HANG", 0.1)
-    monkeypatch.setattr(health_checks, "CHECK", 0.05)
-    await harness.open(cores=2)
-    (backend,), (executor,) = harness.backends, harness.core.executors
-    backend.gate = asyncio.Event()
-    calls = [asyncio.create_task(harness.predict())]
-    await harness.until(lambda: backend.running == 1)
-    backend.status_gate = backend.gate
-    await harness.until(lambda: executor.suspected)
-    calls.append(asyncio.create_task(harness.predict()))
-    await harness.until(lambda: len(harness.queue) == 1)
-    await asyncio.sleep(0.3)
-    assert (backend.running, executor.losses) == (1, 0)
-    backend.gate.set()
-    assert [status for status, _, _ in await asyncio.gather(*calls)] == [200, 200]
-    # One that computes nothing is lost.
-    backend.status_gate = asyncio.Event()
-    await harness.until(lambda: not executor.live)
-    backend.status_gate.set()
-    assert executor.losses == 1
-
-
-async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
-    driver = Watched()
-    doubt = driver.suspects["m@w"]
-
-    class Dying:
-        looks = 0
-
-        async def fetch(self, *_, timeout, most):
-            self.looks += 1
-            if self.looks > 1:
-                raise BackendLost("gone")
-            doubt.set()  # an answer breaks off while the status is on its way
-            return AVAILABLE
-
-    endpoint = SimpleNamespace(pool=Dying(), channel=None)
-    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
-    assert await driver.next() == "lost: gone"  # and not ready before
-    watching.cancel()
-
-
-async def test_no_silent_connection_holds_up_a_server_that_serves_one_at_a_time(monkeypatch):
-    monkeypatch.setattr(health_checks, "CHECK", 0.01)
-    driver, asked = Watched(), []
-
-    async def serve(reader, writer):
-        asked.append(await reader.read(1000))
-        text = (
-            f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {len(AVAILABLE.body)}\r\n\r\n"
-        )
-        writer.write(text.encode() + AVAILABLE.body)
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        pool = Pool(*server.sockets[0].getsockname())
-        endpoint = SimpleNamespace(pool=pool, channel=None)
-        watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
-        assert [await driver.next() for _ in range(5)] == ["ready"] * 5
-        watching.cancel()
-        await pool.close()
-    assert all(asked)
-
-
-async def test_what_a_server_says_unasked_on_a_silent_connection_is_not_kept():
-    driver, said = Watched(), asyncio.Event()
-
-    class Healthy:
-        keeps, socket = True, None
-
-        async def fetch(self, *_, timeout, most):
-            return AVAILABLE
-
-    async def speak(_, writer):
-        for _ in range(1000):
-            writer.write(bytes(2**16))
-            await writer.drain()
-        said.set()
-        writer.close()
-
-    async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
-        pool = Healthy()
-        pool.host, pool.port = server.sockets[0].getsockname()
-        tracemalloc.start()
-        try:
-            endpoint = SimpleNamespace(pool=pool, channel=None)
-            watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
-            await asyncio.wait_for(said.wait(), 10)
-            assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
-        finally:
-            tracemalloc.stop()
-        assert [await driver.next() for _ in range(2)] == ["ready"] * 2  # its end is seen
-        watching.cancel()
-
-
-async def test_a_look_over_a_stale_connection_is_no_loss():
-    driver = Watched()
-
-    class Stale:
-        host, port, keeps = "127.0.0.1", 1, True
-        looks = 0
-
-        async def fetch(self, *_, timeout, most):
-            self.looks += 1
-            if self.looks == 1:
-                raise BackendLost("connection closed before the answer: reset")
-            return AVAILABLE
-
-    endpoint = SimpleNamespace(pool=Stale(), channel=None)
-    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
-    assert await driver.next() == "ready"
-    watching.cancel()
 
 
 async def test_losing_the_last_executable_answers_everyone_at_once(harness):

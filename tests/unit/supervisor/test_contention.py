@@ -15,7 +15,7 @@ from supervisor.decision_text import Limit, explain, limit
 from supervisor.executables import Managed, Reading
 from supervisor.live.api import snapshot
 from supervisor.live.loop import ControlLoop
-from tests.unit.supervisor.test_supervisor_core import M, build, reply, report
+from tests.support.supervisor import M, build, reply, report
 
 LATE = {"response_time": 0.9, "waiting": 3, "in_flight": 1, "oldest_age": 0.7}
 """Now, of a promise of 500 ms."""

@@ -11,7 +11,7 @@ from supervisor.core import DECISIONS_IN_ALL, DECISIONS_KEPT
 from supervisor.decision_log import Decision, parse, plain, replay
 from supervisor.decision_text import Limit, explain, limit
 from supervisor.executables import Managed
-from tests.unit.supervisor.test_supervisor_core import World, build
+from tests.support.supervisor import World, build
 
 
 def last(world):

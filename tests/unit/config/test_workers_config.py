@@ -1,0 +1,277 @@
+"""Workers of roma.yaml: model servers, their addresses, and what must fit."""
+
+import pytest
+
+from roma.config import placement, schema
+from roma.domain.model import Device
+from tests.support.roma_yaml import GOOD, MODELS, faults
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ("sockets: run", "sockets = run: string should match pattern '^/[^\\s\\x00-\\x1f]*$'"),
+        (
+            f"sockets: /{'x' * 90}",
+            f"sockets = unix:///{'x' * 90}/roma.local.digits.sock: must be a path of ≤ 107 bytes, "
+            "the kernel's bound (it has 114)",
+        ),
+        (
+            "backend: docker, sockets: /run",
+            "sockets = /run: must be absent for backend docker",
+        ),
+    ],
+)
+def test_faults_of_sockets(more, line):
+    assert faults(GOOD.replace("reserved: 0.5", f"reserved: 0.5, {more}")) == [
+        f"roma.yaml: workers.0.{line}"
+    ]
+
+
+MODEL = "path: /m, sla: {response_time: 1}"
+DOCKER = "cores: 2, backend: docker"
+TWO = f"c: {{{MODEL}, workers: [a-b]}}, b-c: {{{MODEL}, workers: [a]}}"
+
+
+@pytest.mark.parametrize(
+    ("models", "workers", "line"),
+    [
+        (
+            f"m: {{{MODEL}}}, gpu0: {{{MODEL}}}",
+            f"{{name: w, {DOCKER}, gpus: 1}}",
+            "gpu0 = gpu0: must be another name: executable gpu0@w is that of a GPU too",
+        ),
+        (
+            TWO,
+            f"{{name: a, {DOCKER}}}, {{name: a-b, {DOCKER}}}",
+            "c = c: must be another name: container roma-a-b-c is that of b-c@a too",
+        ),
+        (
+            f"A: {{{MODEL}}}, a: {{{MODEL}}}",
+            f"{{name: w, {DOCKER}}}",
+            "a = a: must be another name: container roma-w-a is that of A@w too",
+        ),
+        (
+            f"c: {{{MODEL}, workers: [a.b]}}, b.c: {{{MODEL}, workers: [a]}}",
+            "{name: a, cores: 2, sockets: /run}, {name: a.b, cores: 2, sockets: /run}",
+            "c = c: must be another name: socket /run/roma.a.b.c.sock is that of b.c@a too",
+        ),
+    ],
+)
+def test_model_servers_that_would_be_taken_for_one_another(models, workers, line):
+    found = faults(f"models: {{{models}}}\nworkers: [{workers}]")
+    assert found == [f"roma.yaml: models.{line}"]
+
+
+def test_engines_of_two_hosts_may_have_containers_of_one_name():
+    first, second = (f"{DOCKER}, docker: {{host: 'ssh://u@{h}', address: {h}}}" for h in "xy")
+    workers = f"{{name: a, {first}}}, {{name: a-b, {second}}}"
+    found = placement.executables(schema.parse(f"models: {{{TWO}}}\nworkers: [{workers}]"))
+    assert [e.container for e in found] == ["roma-a-b-c"] * 2
+
+
+def test_sockets_take_the_place_of_ports():
+    text = GOOD.replace("reserved: 0.5", "reserved: 0.5, grpc_offset: 1000, sockets: /run/m/")
+    found = [(e.url, e.grpc) for e in placement.executables(schema.parse(text))]
+    assert found == [
+        ("unix:///run/m/roma.local.digits.sock", ("127.0.0.1", 9600)),
+        ("unix:///run/m/roma.local.photos.sock", ("127.0.0.1", 9601)),
+    ]
+    worker = "{name: w, cores: 2, backend: static, executables: [LISTED]}"
+    listed = "{url: 'unix:///run/a.sock', model: digits}, {url: 'http://x:2', model: photos}"
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker.replace("LISTED", listed))
+    a, b = placement.executables(schema.parse(text))
+    assert (a.url, a.socket, b.url, b.socket) == (
+        "unix:///run/a.sock",
+        "/run/a.sock",
+        "http://x:2",
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("executable", "line"),
+    [
+        (
+            "{url: 'https://x:1', model: digits}",
+            "workers.0.executables.0.url = https://x:1: string should match",
+        ),
+        (
+            "{url: 'http://x:1', model: nope}",
+            "workers.0.executables.0.model = nope: must be one of digits, photos",
+        ),
+        (
+            "{url: 'http://x:0', model: digits}",
+            "workers.0.executables.0.url = http://x:0: must be at a port from 1 to 65535",
+        ),
+        (
+            "{url: 'unix://run/x.sock', model: digits}",
+            "workers.0.executables.0.url = unix://run/x.sock: string should match",
+        ),
+        (
+            "{url: 'unix:///run/a b.sock', model: digits}",
+            "workers.0.executables.0.url = unix:///run/a b.sock: string should match",
+        ),
+        (
+            '{url: "unix:///run/a\\0b", model: digits}',
+            "workers.0.executables.0.url = unix:///run/a\x00b: string should match",
+        ),
+        (
+            f"{{url: 'unix:///{'é' * 54}', model: digits}}",
+            f"workers.0.executables.0.url = unix:///{'é' * 54}: must be a path of ≤ 107 bytes, the kernel's bound (it has 109)",
+        ),
+        (
+            "{url: 'http://x:1'}",
+            "workers.0.executables.0.model = None: must be set for device cpu, absent for device gpu",
+        ),
+        (
+            "{url: 'http://x:1', device: gpu, model: digits}",
+            "workers.0.executables.0.model = digits: must be set for device cpu",
+        ),
+    ],
+)
+def test_faults_of_listed_executables(executable, line):
+    worker = f"{{name: w, cores: 2, backend: static, executables: [{executable}]}}"
+    (fault,) = faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    assert fault.startswith(f"roma.yaml: {line}")
+
+
+@pytest.mark.parametrize("cgroup", ["../x", "/", "a/../b", "''", '"a\\0"'])
+def test_a_cgroup_stays_below_its_mount(cgroup):
+    worker = f"{{name: w, cores: 2, backend: static, executables: [{{url: 'http://x:1', model: digits, cgroup: {cgroup}}}]}}"
+    (fault,) = faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    assert "workers.0.executables.0.cgroup" in fault
+
+
+def test_the_least_cores_of_what_others_start_fit_the_worker_too():
+    """Of those whose cores are set: the others take part in nothing."""
+    listed = [
+        f"{{url: 'http://x:{i}', model: {m}, cgroup: c/{i}}}" for i, m in enumerate(MODELS, 1)
+    ]
+    worker = f"{{name: w, cores: 0.11, backend: static, executables: [{', '.join(listed)}]}}"
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
+    bound = "must be ≥ the sum of the models' cpu.min (0.12)"
+    assert faults(text) == [f"roma.yaml: workers.0.cores - reserved = 0.11: {bound}"]
+    schema.parse(text.replace(", cgroup: c/2", ""))
+
+
+def test_a_model_that_nothing_serves_is_refused():
+    worker = (
+        "{name: w, cores: 2, backend: static, executables: [{url: 'http://x:1', model: digits}]}"
+    )
+    (fault,) = faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    assert fault == "roma.yaml: models.photos = photos: must be served by an executable of a worker"
+
+
+def test_workers_have_different_names():
+    text = GOOD + "  - {name: local, cores: 4}\n"
+    assert faults(text) == ["roma.yaml: workers = ['local', 'local']: must be different names"]
+
+
+def test_several_dispatchers_have_a_port_each():
+    c = schema.parse(GOOD + "gateway: {processes: 3}\n")
+    assert c.dispatcher_urls == tuple(f"http://127.0.0.1:{p}" for p in (8500, 8510, 8511))
+
+
+@pytest.mark.parametrize(
+    ("executable", "line"),
+    [
+        (
+            "{url: 'http://x:1', device: gpu}",
+            "gateway.processes = 2: must be 1 with GPUs: each would send to one at once",
+        ),
+        (
+            "{url: 'http://x:1', model: digits}",
+            "models.digits.cpu.in_flight = 1: must be ≥ gateway.processes (2), or absent",
+        ),
+    ],
+)
+def test_what_takes_one_at_a_time_has_one_dispatcher(executable, line):
+    listed = f"{executable}, {{url: 'http://x:2', model: photos}}"
+    worker = f"{{name: w, cores: 2, backend: static, executables: [{listed}]}}"
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
+    text = text.replace("threads: 2", "in_flight: 1")
+    assert faults(text + "gateway: {processes: 2}\n") == [f"roma.yaml: {line}"]
+
+
+def test_local_executables_have_a_port_and_a_cgroup_each():
+    a, b = placement.executables(schema.parse(GOOD))
+    assert (a.name, a.url, a.cgroup) == (
+        "digits@local",
+        "http://127.0.0.1:8600",
+        "roma/local/digits",
+    )
+    assert (a.min_cores, a.max_cores, a.spec.cores, a.spec.threads) == (0.1, 1.5, 0.5, 2)
+    assert (b.name, b.url, b.max_cores, b.spec.cores) == (
+        "photos@local",
+        "http://127.0.0.1:8601",
+        1.5,
+        1.5,
+    )
+    assert (a.concurrency, b.concurrency) == (1, 2)
+
+
+STATIC = "{name: w, cores: 2, backend: static, executables: [LISTED], MORE}"
+
+
+@pytest.mark.parametrize(
+    ("listed", "more", "fault"),
+    [
+        (
+            "{url: 'http://x:1', model: digits, grpc: 'x:0'}",
+            "",
+            "workers.0.executables.0.grpc = x:0: must be at a port from 1 to 65535",
+        ),
+        (
+            "{url: 'http://x:1', model: digits, grpc: 'http://x:2'}",
+            "",
+            "workers.0.executables.0.grpc = http://x:2: string should match pattern "
+            r"'^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$'",
+        ),
+        (
+            "{url: 'http://x:1', model: digits, grpc: 'x:3'}, "
+            "{url: 'http://x:2', model: photos, grpc: 'x:3'}",
+            "",
+            "workers.executables.grpc = x:3: must be listed once",
+        ),
+        (
+            "{url: 'http://x:1', model: digits}, {url: 'http://x:2', model: photos}",
+            "grpc_offset: 1000",
+            "workers.0.grpc_offset = 1000: must be absent for backend static (use grpc, grpc_port)",
+        ),
+    ],
+)
+def test_faults_of_grpc_addresses_are_named(listed, more, fault):
+    worker = STATIC.replace("LISTED", listed).replace(", MORE", f", {more}" if more else "")
+    assert faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)) == [
+        f"roma.yaml: {fault}"
+    ]
+
+
+def test_grpc_addresses_are_the_listed_ones_or_an_offset_away():
+    a, b = placement.executables(
+        schema.parse(GOOD.replace("reserved: 0.5", "reserved: 0.5, grpc_offset: 1000"))
+    )
+    assert (a.grpc, b.grpc) == (("127.0.0.1", 9600), ("127.0.0.1", 9601))
+    listed = "{url: 'http://x:1', device: gpu, grpc: 'y.z:2'}, {url: 'http://x:3', model: digits}"
+    worker = STATIC.replace("LISTED", listed).replace(", MORE", "")
+    gpu, cpu = placement.executables(
+        schema.parse(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    )
+    assert (gpu.grpc, cpu.grpc) == (("y.z", 2), None)
+
+
+def test_a_gpu_executable_holds_all_models():
+    worker = (
+        "{name: w, cores: 8, backend: static, executables: ["
+        "{url: 'http://g:1', device: gpu}, {url: 'http://c:2', model: photos, cgroup: x/y}]}"
+    )
+    gpu, cpu = placement.executables(
+        schema.parse(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    )
+    assert (gpu.spec.device, gpu.spec.models, gpu.cgroup) == (
+        Device.GPU,
+        ("digits", "photos"),
+        None,
+    )
+    assert (cpu.spec.device, cpu.spec.models, cpu.cgroup) == (Device.CPU, ("photos",), "x/y")
