@@ -10,6 +10,8 @@ from rich.console import Console
 WIDTH = 140
 """Columns where the output is no terminal: rich would squeeze everything into 80."""
 
+STANDARD_ERROR = 2
+
 
 def wide_console() -> Console:
     """Return a console as wide as the terminal, or wide enough for a file."""
@@ -54,7 +56,8 @@ def prepare() -> StandardOutput:
     out = sys.stdout
     encoding, errors = ("utf-8", "strict") if out is None else (out.encoding, out.errors)
     raw = StandardOutput(_nowhere() if out is None else out.fileno(), "w", closefd=False)
-    told = _nowhere() if sys.stderr is None else sys.stderr.fileno()
+    # 2 and no other: the log keeps it, and writes to it when another may be a socket's.
+    told = _nowhere() if sys.stderr is None else STANDARD_ERROR
     buffer = io.BufferedWriter(StandardError(told, "w", closefd=False))
     sys.stderr = io.TextIOWrapper(buffer, encoding, "backslashreplace", line_buffering=True)
     if errors in ("strict", "surrogateescape"):  # the latter is that of LC_ALL=C

@@ -23,7 +23,8 @@ def design(monkeypatch, capfd):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["roma", "design", *arguments])
-        monkeypatch.setattr(sys, "stdout", sys.stdout)  # `main` puts its own in place
+        for stream in ("stdout", "stderr"):  # `main` puts its own in place
+            monkeypatch.setattr(sys, stream, getattr(sys, stream))
         # Rich asks the environment how wide a table may be.
         monkeypatch.setenv("COLUMNS", "100")
         with pytest.raises(SystemExit) as ended:
