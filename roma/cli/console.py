@@ -56,7 +56,7 @@ def prepare() -> StandardOutput:
     out = sys.stdout
     encoding, errors = ("utf-8", "strict") if out is None else (out.encoding, out.errors)
     raw = StandardOutput(_nowhere() if out is None else out.fileno(), "w", closefd=False)
-    # 2 and no other: the log keeps it, and writes to it when another may be a socket's.
+    # The log keeps this stream: its descriptor must never become that of a socket.
     told = _nowhere() if sys.stderr is None else STANDARD_ERROR
     buffer = io.BufferedWriter(StandardError(told, "w", closefd=False))
     sys.stderr = io.TextIOWrapper(buffer, encoding, "backslashreplace", line_buffering=True)

@@ -30,8 +30,9 @@ GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL; a dispatcher gets its drain timeout on top."""
 
 MODULE = (sys.executable, "-P", "-m")
-"""How to run a module of ours. Without -P, Python would import what the working directory has of
-the same name as one that it needs: a yaml.py or token.py of the user's, or one left in /tmp."""
+"""Begins a command that runs a module of ours. Without -P, Python would import what the working
+directory has of the same name as a module that it needs: a yaml.py or token.py of the user's, or
+one left in /tmp."""
 
 FATAL = 2
 """Exit status for a wrong configuration or a port in use: a restart cannot help."""

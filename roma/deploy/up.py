@@ -168,9 +168,10 @@ class Deployment:
         except ActuationError as error:
             raise LaunchError(str(error)) from error
         for new in (e for e in local if e.name not in self.executables):
-            # One reaper each, which ends when the executable is removed.
-            stack = self._added[new.name] = contextlib.AsyncExitStack()
-            await self._add([new], stack, waiting=not config.control.dry_run)
+            # One reaper each, which ends when the executable is removed or cannot be started.
+            async with contextlib.AsyncExitStack() as stack:
+                await self._add([new], stack, waiting=not config.control.dry_run)
+                self._added[new.name] = stack.pop_all()
         log.info("models: %s", ", ".join(config.models))
 
     async def _tell_faults(self) -> None:

@@ -161,7 +161,7 @@ def _read_kubeconfig(path: Path) -> dict[str, Any]:
 
 
 class _Kubeconfig:
-    """One or more kubeconfig files (client-go's clientcmd/v1 Config) as one."""
+    """Kubeconfig files (client-go's clientcmd/v1 Config), merged as kubectl does."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._source = os.pathsep.join(str(path) for path in paths)

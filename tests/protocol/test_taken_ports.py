@@ -1,4 +1,4 @@
-"""What `roma up` cannot have, such as a port that another program has, is named by its key."""
+"""Faults of `roma up`, such as a port that another program has, name the key."""
 
 import contextlib
 import socket

@@ -6,7 +6,7 @@ from roma.ui.dashboard.rows import Worker
 from tests.support.fake_board import WORKER, Actor, FakeBoard
 
 AWAY = ("Failed to load resource", "net::ERR")
-"""What Chromium itself says when a server is gone."""
+"""Chromium's own messages when a server is gone."""
 
 SHORT = {"limit": "worker_short", "demand": 2.0, "allocation": 0.9, "applied": 0.9, "used": 0.88}
 LATE = {"time": 0.9, "late": 10, "waiting": 40, "oldest": 1.3, "cores": SHORT}

@@ -75,7 +75,7 @@ def collect(core: Dispatcher, now: float) -> Iterator[Metric]:
     )
     yield gauge(
         "requests_in_flight",
-        "Requests that a model server is computing.",
+        "Requests that a model server is computing, low-priority ones too.",
         _MODEL,
         (((m.model,), m.in_flight) for m in models),
     )
@@ -186,7 +186,7 @@ def _batches(core: Dispatcher) -> Iterator[Metric]:
     queues = [(name, queue) for name, queue in core.low_priority.items()]
     yield counter(
         "low_priority_requests",
-        "Low-priority requests by what became of them; no other metric of a model counts them.",
+        "Low-priority requests by what became of them; no other counter of a model has them.",
         ["model", "outcome"],
         (
             ((name, outcome), count)

@@ -18,13 +18,13 @@ from controllers.late_share import (
 from controllers.rate import RequestRate
 from controllers.staffing import Promise, bucket_need, needed, slots_needed
 from roma.config.schema import Config
-from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
 from roma.domain.model import ModelSpec, Sla
 from roma.lab.sim.scenario import from_config
 from roma.lab.sim.simulation import Simulation
 from supervisor.core import Supervisor
 from supervisor.executables import Managed, Reading
 from tests.support.periods import BASE
+from tests.support.supervisor import reply, report
 
 TIGHT = Promise(0.03, 0.015, 0.1, 0.2)
 
@@ -296,26 +296,12 @@ def test_a_quota_without_burst_needs_more():
             capacity=4.0,
         )
         for now in (0.0, 1.0, 2.0):
-            report = ModelReport(
-                model="m",
-                arrivals=int(5 * now),
-                completed_cpu=int(5 * now),
-                completed_gpu=0,
-                failed=0,
-                invalid=0,
-                cancelled=0,
-                late=0,
-                rejected={},
-                waiting=0,
-                in_flight=0,
-                oldest_age=0.0,
-                response_time=0.02,
-                mean_time=0.02,
-            )
-            executor = ExecutorReport("m@w", "idle", 0, int(5 * now))
+            count = int(5 * now)
+            times = {"response_time": 0.02, "mean_time": 0.02}
+            told = report(arrivals=count, completed_cpu=count, **times)
             reading = Reading(4.0, 0.1 * now, int(10 * now), 0, burst=burst)
-            reply = ExchangeReply("e", (report,), (executor,))
-            core.tick({"d": reply}, {"m@w": reading}, now=now)
+            answer = reply(told, state="idle", completed=count)
+            core.tick({"d": answer}, {"m@w": reading}, now=now)
         found.append(core.status["m@w"].allocation)
     assert found[1] > 1.3 * found[0]
 
