@@ -30,6 +30,10 @@ _LOW: Final = Priority.LOW
 USUAL: Final = 5.0
 """Multiple of the model's median service time that a request may take, however long that is."""
 
+ASK_AGAIN: Final = 0.25
+"""Part of the reaction time after which a queue may ask for cores again: what it got may be too
+little, and no controller begins a period sooner."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -89,12 +93,15 @@ def refusal(
 def needs_cores(queue: ModelQueue, executors: Executors, now: float, reaction: float) -> bool:
     """Return True if a queue that no controller has seen is too long for the present cores.
 
-    That is, its last request would be late with them, and they may grow. Asked once, it is not
-    asked again for `reaction` seconds.
+    That is, its last request would be late with them, and they may grow; or it is the first of a
+    model that rests at its minimum because nobody knows what a request costs.
     """
-    if now - queue.waiting_since >= reaction or now - queue.asked_at < reaction:
+    asked_now = now - queue.asked_at < ASK_AGAIN * reaction
+    if asked_now or now - queue.waiting_since >= reaction:
         return False
     model = queue.spec.name
+    if not executors.fastest(model) and executors.starts_slowly(model):
+        return True
     if not executors.may_grow(model):
         return False
     response = executors.wait(model, len(queue)) + executors.fastest(model)

@@ -381,6 +381,17 @@ class Executors:
         """Return the executors of `model` that are not live."""
         return [e for e in self._by_model.get(model, _NOBODY) if not e.live]
 
+    def starts_slowly(self, model: str) -> bool:
+        """Return True if a request of `model` was never measured, and has too few cores to be fast.
+
+        Only where no GPU serves the model: there the first request is not slow.
+        """
+        serving = self.of(model)
+        return bool(serving) and all(
+            e.work(model) is None and e.cores < min(e.spec.threads, e.spec.most_cores)
+            for e in serving
+        )
+
     def fastest(self, model: str) -> float:
         """Return the shortest predicted seconds for `model`; 0 if nothing was measured."""
         return _shortest(self._by_model.get(model, _NOBODY), model)

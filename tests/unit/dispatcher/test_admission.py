@@ -177,10 +177,43 @@ def test_a_queue_that_built_up_anew_asks_again(harness):
     now = idle(harness, most_cores=4.0)
     (first,) = harness.arrive("m", now)
     assert harness.arrive("m", now) == [CoresNeeded("m")]
-    assert harness.arrive("m", now + 0.1) == []  # asked already
+    assert harness.arrive("m", now + 0.2 * REACTION) == []  # asked already
     ended = harness.core.handle(ExecutionEnded(first.execution, Result.OK), now=now + 0.9)
     assert kinds(ended) == [Reject, Execute]
     assert harness.arrive("m", now + 0.95) == [CoresNeeded("m")]
+
+
+def test_a_queue_for_which_the_cores_are_still_too_few_asks_again(harness):
+    now = idle(harness, most_cores=4.0)
+    harness.arrive("m", now)
+    assert harness.arrive("m", now) == [CoresNeeded("m")]
+    harness.core.handle(CoresApplied("m@w", 0.2), now=now + 0.01)
+    assert harness.arrive("m", now + 0.24 * REACTION) == []
+    assert harness.arrive("m", now + 0.26 * REACTION) == [CoresNeeded("m")]
+    harness.core.handle(CoresApplied("m@w", 4.0), now=now + 0.3 * REACTION)
+    assert CoresNeeded("m") not in harness.arrive("m", now + 0.6 * REACTION)
+
+
+def test_the_first_request_of_a_model_of_unknown_cost_asks_for_cores(harness):
+    harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
+    harness.cpu("m@w", "m", cores=0.1, most_cores=4.0)
+    asked, run = harness.arrive("m", 20.0)
+    assert asked == CoresNeeded("m")
+    harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=20.1)
+    assert kinds(harness.arrive("m", 30.0)) == [Execute]  # it is known now
+
+
+def test_it_asks_for_none_if_it_has_all_that_a_request_can_use(harness):
+    harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
+    harness.cpu("m@w", "m", cores=1.0, most_cores=4.0)
+    assert kinds(harness.arrive("m", 20.0)) == [Execute]
+
+
+def test_what_a_gpu_may_serve_asks_for_no_cores_because_no_cpu_was_measured(harness):
+    harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
+    harness.gpu()
+    harness.cpu("m@w", "m", cores=0.1, most_cores=4.0)
+    assert kinds(harness.arrive("m", 20.0)) == [Execute]
 
 
 def test_low_priority_requests_ask_for_no_cores(harness):
