@@ -166,6 +166,11 @@ class ControlPlane:
         )
         return path
 
+    def has_account(self, namespace):
+        """Return True if the namespace has its service account, and so can have pods."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+        return self.call("GET", path)[0] == 200
+
     def token(self, namespace, account, seconds=3600):
         """Return a token of a service account."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
@@ -249,6 +254,8 @@ def control_plane(directory, *, controllers=False):
                 "--leader-elect=false",
                 "--secure-port=0",
             )
+            # Until then the API server forbids every pod.
+            until(lambda: plane.has_account("default"), "the default service account", running)
         yield plane
     finally:
         for program in reversed(programs.values()):

@@ -43,7 +43,6 @@ def plane(scratch):
     """etcd, API server, scheduler and controllers."""
     _need(kubernetes.CONTROL_PLANE)
     with kubernetes.control_plane(scratch / "plane", controllers=True) as found:
-        kubernetes.until(lambda: _has_account(found, "default"), "the default service account")
         # Pods of a node that does not exist are removed.
         found.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "without-kubelet"}})
         room = {"cpu": "64", "memory": "64Gi", "pods": "500"}
@@ -54,17 +53,12 @@ def plane(scratch):
         yield found
 
 
-def _has_account(plane, namespace):
-    status, _ = plane.call("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
-    return status == 200
-
-
 @pytest.fixture
 def namespace(plane):
     """A namespace of this test's own, in which pods can be made."""
     name = f"t-{next(_NUMBERS)}"
     plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    kubernetes.until(lambda: _has_account(plane, name), "the namespace's service account")
+    kubernetes.until(lambda: plane.has_account(name), "the namespace's service account")
     yield name
     plane.call("DELETE", f"/api/v1/namespaces/{name}")
 
