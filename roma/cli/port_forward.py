@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from roma.domain.errors import ExchangeError
+from roma.domain.errors import ExchangeError, in_words
 
 START_LIMIT: Final = 15.0
 """Seconds within which kubectl must listen; a log-in may ask a program of its own."""
@@ -76,7 +76,7 @@ async def _started(at: ClusterService, port: int) -> tuple[Process, int]:
             stderr=STDOUT,
         )
     except OSError as error:
-        raise ExchangeError(f"--kube-context: kubectl does not start: {error}") from error
+        raise ExchangeError(f"--kube-context: kubectl does not start: {in_words(error)}") from error
     assert kubectl.stdout is not None
     said = ""
     try:

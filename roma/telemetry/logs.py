@@ -112,6 +112,8 @@ def apply(form: Format = "console", level: Level = "info") -> None:
         handler.addFilter(_is_no_client_fault)
     root.addHandler(handler)
     root.setLevel(level.upper())
+    # It reports its cache of fonts at INFO.
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
 
 
 def _is_no_client_fault(record: logging.LogRecord) -> bool:

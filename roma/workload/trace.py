@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+from roma.domain.errors import in_words
 from roma.workload.arrivals import from_counts, from_timestamps
 from roma.workload.errors import WorkloadError
 
@@ -87,7 +88,7 @@ def _read(
             cells = _plain(lines) if column is None else _column(lines, path, column)
             return list(values(cells, path))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise WorkloadError(f"trace {path}: {error}") from error
+        raise WorkloadError(f"trace {path}: cannot be read: {in_words(error)}") from error
 
 
 def _plain(lines: Iterable[str]) -> Iterator[tuple[int, str]]:

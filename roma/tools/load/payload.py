@@ -8,6 +8,7 @@ from pathlib import Path
 
 import orjson
 
+from roma.domain.errors import in_words
 from roma.tools.load.errors import LoadInputError
 
 LINE_SUFFIXES = frozenset({".jsonl", ".ndjson"})
@@ -39,7 +40,7 @@ def read_bodies(path: Path) -> tuple[bytes, ...]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise LoadInputError(f"bodies {path}: {error}") from error
+        raise LoadInputError(f"bodies {path}: cannot be read: {in_words(error)}") from error
     by_line = path.suffix.lower() in LINE_SUFFIXES
     pieces = content.split(b"\n") if by_line else [content]
     bodies = []
