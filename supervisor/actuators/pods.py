@@ -103,6 +103,8 @@ class PodActuator:
         self._turn = asyncio.Lock()
         """A single call at a time: of several at once a kubelet holds some for long."""
         self._pending: dict[str, asyncio.Task[ActuationError | None]] = {}
+        self._waiting: set[str] = set()
+        """Those of `_pending` that wait for their turn: nothing is sent of them yet."""
 
     async def close(self) -> None:
         """Give up the calls that are on their way."""
@@ -121,6 +123,7 @@ class PodActuator:
         What is neither is on its way, and is returned by a later call.
         """
         self._tick += 1
+        self._give_up_waiting()
         pods = self._pods()
         self._forget(pods)
         failed = self._ended()
@@ -179,6 +182,7 @@ class PodActuator:
         for _, name, millis in chosen:
             call = asyncio.create_task(self._set(name, pods[name], millis))
             self._pending[name] = call
+            self._waiting.add(name)
         if self._pending:
             # The tick waits so long and no longer; a call that takes longer goes on.
             await asyncio.wait(self._pending.values(), timeout=self._limit)
@@ -201,6 +205,15 @@ class PodActuator:
             log.warning("%s", found[name])
             self._grants[name] = _LimitGrant(pod.uid, pod.limit, pod.generation, self._tick)
         return found
+
+    def _give_up_waiting(self) -> None:
+        """Cancel the calls that a slow API server has left waiting.
+
+        Their cores may be others' by now, and sent together they would be too many for a kubelet.
+        """
+        for name in self._waiting:
+            self._pending.pop(name).cancel()
+        self._waiting.clear()
 
     def _ended(self) -> dict[str, ActuationError]:
         """Forget the calls that have ended; return what failed of them."""
@@ -251,6 +264,7 @@ class PodActuator:
         body = {"spec": {"containers": [{"name": self._container, "resources": resources}]}}
         try:
             async with self._turn:
+                self._waiting.discard(name)
                 if not self._may_act():
                     return None  # another supervisor has begun while this call waited
                 self._asked[name] = [*self._asked.get(name, ()), millis][-MOST_ASKED:]

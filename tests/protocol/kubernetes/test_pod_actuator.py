@@ -362,6 +362,26 @@ async def test_a_call_that_outlasts_its_tick_goes_on_and_the_next_change_follows
     assert [limit for _, limit in cluster.api.patches] == ["500m", "700m"]
 
 
+async def test_changes_that_a_slow_api_server_leaves_waiting_are_decided_anew(
+    cluster, actuator, monkeypatch
+):
+    """Else a limit of seconds ago would be set while another pod has its cores."""
+    answers, patch = asyncio.Event(), cluster.client.patch
+
+    async def slow(*arguments):
+        await answers.wait()
+        return await patch(*arguments)
+
+    monkeypatch.setattr(cluster.client, "patch", slow)
+    monkeypatch.setattr(actuator, "_limit", 0.01)
+    await actuator.apply({"a@w": 0.5, "b@w": 1.5, "c@w": 1.2})
+    await actuator.apply({"a@w": 0.4, "b@w": 0.8, "c@w": 2.0})
+    assert set(actuator._pending) == {"a@w", "b@w", "c@w"}
+    answers.set()
+    await until(lambda: all(call.done() for call in actuator._pending.values()))
+    assert cluster.api.patches == [("a", "500m"), ("b", "800m"), ("c", "2")]
+
+
 async def test_an_api_server_that_does_not_answer_holds_no_tick_up(cluster):
     cluster.api.put(pod("a"), "ADDED")
     await until(lambda: "a" in cluster.watch.pods)
