@@ -39,6 +39,8 @@ at once on a change, and otherwise only on its next full pass."""
 REFUSED_FOR: Final = 30
 """Ticks for which a refused value is not asked for again."""
 
+NEEDED: Final = "in-place resize takes Kubernetes 1.33 or newer"
+
 MOST_ASKED: Final = 100
 """Limits of a pod that are remembered as asked for: one that is applied late is recent."""
 
@@ -279,11 +281,30 @@ class PodActuator:
             return None  # it is on its way; a later tick looks again
         except ApiServerError as error:
             if error.status in (404, 410):
-                return None  # the watch will say that it is gone
-            if not error.is_passing:
+                if await self._goes(pod):
+                    return None
+                error = ApiServerError(f"{error}: {NEEDED}", error.status)
+            # 401 is about the credentials: the same value may be set once they are renewed.
+            if not error.is_passing and error.status != 401:
                 self._grants[name] = _LimitGrant(pod.uid, millis, 0, self._tick, error)
             return error
         return None
+
+    async def _goes(self, pod: Pod) -> bool:
+        """Return whether the watch shows that a pod which was not found has gone.
+
+        A server that does not know the resource answers alike, and the pod stays.
+        """
+        try:
+            async with asyncio.timeout(self._limit):
+                await self._watch.until(pod.name, lambda: self._is_gone(pod))
+        except TimeoutError:
+            return False
+        return True
+
+    def _is_gone(self, pod: Pod) -> bool:
+        now = self._watch.pods.get(pod.name)
+        return now is None or now.uid != pod.uid or now.is_leaving
 
     def _is_over(self, pod: Pod, generation: int) -> bool:
         now = self._watch.pods.get(pod.name)

@@ -171,10 +171,39 @@ async def test_a_passing_fault_is_told_and_tried_again_at_the_next_tick(cluster,
 
 
 @pytest.mark.parametrize("status", [404, 410])
-async def test_a_pod_that_is_gone_is_no_fault(cluster, actuator, status):
+async def test_a_pod_that_is_gone_is_no_fault(cluster, actuator, monkeypatch, status):
     await actuator.apply({})
-    cluster.api.refusals = [(status, "not found")]
+
+    async def too_late(*_):
+        cluster.api.delete("a")
+        raise ApiServerError("not found", status)
+
+    monkeypatch.setattr(cluster.client, "patch", too_late)
     assert await actuator.apply({"a@w": 0.5}) == {}
+
+
+async def test_a_server_without_the_resource_of_resizing_is_no_missing_pod(
+    cluster, actuator, monkeypatch
+):
+    """Its feature gate is off, or its version was unknown at the start."""
+    monkeypatch.setattr(actuator, "_limit", 0.01)
+    await actuator.apply({})
+    cluster.api.refusals = [(404, "the server could not find the requested resource")]
+    results = {}
+    while "a@w" not in results:
+        results = await actuator.apply({"a@w": 0.5})
+    assert str(results["a@w"]).endswith(
+        "could not find the requested resource: in-place resize takes Kubernetes 1.33 or newer"
+    )
+    await actuator.apply({"a@w": 0.5})
+    assert len(cluster.api.patches) == 1
+
+
+async def test_an_expired_token_is_not_held_against_the_value(cluster, actuator):
+    await actuator.apply({})
+    cluster.api.refusals = [(401, "Unauthorized")]
+    assert "not accepted" in str((await actuator.apply({"a@w": 0.5}))["a@w"])
+    assert await actuator.apply({"a@w": 0.5}) == {"a@w": 0.5}
 
 
 async def test_a_deferred_resize_is_told_in_the_kubelets_words(cluster, actuator):
