@@ -15,7 +15,7 @@ from roma.config.security import reachable
 from roma.config.sources import Sources
 from roma.config.watched_file import keep_looking
 from roma.config.workers import WorkerConfig
-from roma.domain.errors import TakenError
+from roma.domain.errors import TakenError, naming
 from roma.domain.exchange import SupervisorId
 from roma.kubernetes.pods import OWN_ADDRESS
 from roma.security import exposure, peers
@@ -115,7 +115,8 @@ async def _lease(config: Config, worker: WorkerConfig) -> "AsyncIterator[LeaderL
     from roma.kubernetes.credentials import find  # noqa: PLC0415
     from roma.kubernetes.lease import LeaderLease  # noqa: PLC0415
 
-    credentials = find(settings.kubeconfig, settings.context)
+    with naming(f"workers.{worker.name}.kubernetes.kubeconfig"):
+        credentials = find(settings.kubeconfig, settings.context)
     host = os.environ.get(OWN_ADDRESS) or config.control.host
     url = reachable(host, config.control_port(worker), tls=config.control.tls is not None)
     client = Client(credentials)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -15,6 +16,7 @@ from roma.config.sources import Sources, fixed
 from roma.domain.errors import ConfigError
 from roma.tools.demo.ports import free_ports
 from supervisor.claims import Claims
+from supervisor.live import app as supervisor_app
 from supervisor.live.actuation import ActuationContext, prepare
 from supervisor.live.worker_set import controlling
 from tests.protocol.gateway.conftest import FakeModelServer
@@ -250,6 +252,17 @@ async def test_a_kubeconfig_that_is_none_is_one_line(config, tmp_path):
         ConfigError, match=r"^workers\.pool\.kubernetes\.kubeconfig: .*cannot be read"
     ):
         async with dispatcher_app.running(config):
+            pass
+
+
+async def test_a_kubeconfig_that_is_none_is_one_line_for_who_takes_part_in_an_election(config):
+    (entry,) = config.workers
+    pods = entry.pods.model_copy(update={"kubeconfig": Path("/nowhere"), "lease": "l"})
+    worker = entry.model_copy(update={"kubernetes": pods})
+    with pytest.raises(
+        ConfigError, match=r"^workers\.pool\.kubernetes\.kubeconfig: /nowhere: cannot be read"
+    ):
+        async with supervisor_app._lease(config, worker):
             pass
 
 
