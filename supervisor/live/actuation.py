@@ -164,13 +164,28 @@ def _pod_meters(
 
 async def prepare(config: Config, sources: Sources) -> None:
     """Learn what sources must know of executables before they list any."""
-    for worker in config.workers:
-        if worker.backend is BackendKind.KUBERNETES:
-            await _learn_bounds(config, sources.of(worker))
+    found = [sources.of(w) for w in config.workers if w.backend is BackendKind.KUBERNETES]
+    # All at once: where the API server does not answer, each question takes as long as it may, and
+    # a supervisor of many nodes would be restarted before it listens.
+    said, _ = await asyncio.gather(
+        asyncio.gather(*(_learn_bounds(config, source) for source in found)),
+        asyncio.gather(*(_learn_version(source) for source in found)),
+    )
+    for level, line in dict.fromkeys(line for lines in said for line in lines):  # once for all
+        log.log(level, "%s", line)
 
 
-async def _learn_bounds(config: Config, source: object) -> None:
-    """Read the LimitRanges of the pods' namespace; say what they bound."""
+async def _learn_version(source: object) -> None:
+    """Ask if the API server can resize pods."""
+    # An import that is not used must not delay the start.
+    from roma.config.backends.pod_source import NodePool, PodSource  # noqa: PLC0415
+
+    assert isinstance(source, PodSource | NodePool)
+    source.unfit = await source.watch.client.too_old(START_LIMIT)
+
+
+async def _learn_bounds(config: Config, source: object) -> list[tuple[int, str]]:
+    """Read the LimitRanges of the pods' namespace; return what is to be said of them."""
     # Imports that are not used must not delay the start.
     from roma.config.backends.pod_source import NodePool, PodSource  # noqa: PLC0415
     from roma.kubernetes.client import ApiServerError  # noqa: PLC0415
@@ -182,13 +197,20 @@ async def _learn_bounds(config: Config, source: object) -> None:
     try:
         found = source.bounds = cpu_bounds(await source.watch.client.get(path, START_LIMIT))
     except (ApiServerError, ValueError) as error:
-        log.warning("the LimitRanges of namespace %s are unknown: %s", namespace, error)
-        return
-    if found != NO_BOUNDS:
-        log.info("namespace %s: a CPU limit must be %s, and no pod gets another", namespace, found)
+        words = f"the LimitRanges of namespace {namespace} are unknown: {error}"
+        return [(logging.WARNING, words)]
+    if found == NO_BOUNDS:
+        return []
+    words = f"namespace {namespace}: a CPU limit must be {found}, and no pod gets another"
+    said = [(logging.INFO, words)]
     for name, model in config.models.items():
-        if model.cpu.max is not None and 1000 * model.cpu.max > found.most:
-            log.warning("models.%s.cpu.max = %g: must be %s", name, model.cpu.max, found)
+        bounded = {"min": config.minimum(name), "max": model.cpu.max or 0.0}
+        said += [
+            (logging.WARNING, f"models.{name}.cpu.{key} = {cores:g}: must be {found}")
+            for key, cores in bounded.items()
+            if 1000 * cores > found.most
+        ]
+    return said
 
 
 @contextlib.asynccontextmanager
@@ -223,7 +245,7 @@ async def _pods(
     try:
         if config.control.dry_run:
             yield RecordingActuator(actuator), _dry_run
-        elif why := await watch.client.too_old(START_LIMIT):
+        elif why := source.unfit:
             log.warning("observe-only: %s", why)
             yield RecordingActuator(actuator), lambda: f"observe-only: {why}"
         else:

@@ -39,7 +39,8 @@ class KubernetesBackend(Backend):
                 container=name,
                 name=name,
             )
-            low = max(executable.min_cores, listed.least)
+            # A limit below the model's minimum is better than one that the API server refuses.
+            low = max(min(executable.min_cores, listed.most), listed.least)
             high = max(min(executable.max_cores, listed.most), low)
             grpc = None if worker.pods.grpc_port is None else (host, worker.pods.grpc_port)
             spec = replace(executable.spec, most_cores=high)

@@ -31,6 +31,8 @@ class PodSource:
         self._executables = _Executables(worker)
         self.bounds = NO_BOUNDS
         """Bounds of the namespace on CPU limits, as far as they are known."""
+        self.unfit = ""
+        """Why the API server cannot resize pods; "" if it can, or if that is not known."""
         self.watch = _pods(worker, fields=f"spec.nodeName={worker.node}")
 
     async def lists(self) -> AsyncIterator[tuple[ExecutableConfig, ...]]:
@@ -53,7 +55,8 @@ class NodePool:
         self._executables = _Executables(worker)
         self._listed: dict[str, NodeWorker] = {}
         self.bounds = NO_BOUNDS
-        """As a PodSource's."""
+        self.unfit = ""
+        """Both as a PodSource's."""
         self.watch = _pods(worker)
         self._labels = ",".join(f"{key}={value}" for key, value in worker.nodeSelector.items())
         self._nodes = node_watch(self.watch.client, self._labels)

@@ -14,6 +14,7 @@ from roma.config import schema
 from roma.config.placement import executables
 from roma.config.sources import Sources, fixed
 from roma.domain.errors import ConfigError
+from roma.kubernetes.client import ApiServerError, Client
 from roma.tools.demo.ports import free_ports
 from supervisor.claims import Claims
 from supervisor.live import app as supervisor_app
@@ -149,14 +150,29 @@ async def test_a_node_is_one_workers(cluster, config, caplog):
     } <= said
 
 
-async def test_limit_ranges_bound_what_the_core_may_give(cluster, config):
+@pytest.mark.parametrize(
+    ("limits", "cores", "said"),
+    [
+        ({"min": {"cpu": "300m"}, "max": {"cpu": "2"}}, (0.3, 2.0), []),
+        (
+            {"max": {"cpu": "50m"}},
+            (0.05, 0.05),
+            ["models.m.cpu.min = 0.1: must be ≤ 50m (LimitRange r)"],
+        ),
+    ],
+)
+async def test_limit_ranges_bound_what_the_core_may_give(
+    cluster, config, caplog, limits, cores, said
+):
     api = cluster.api
-    bound = {"type": "Container", "min": {"cpu": "300m"}, "max": {"cpu": "2"}}
+    bound = {"type": "Container", **limits}
     api.limit_ranges.append({"metadata": {"name": "r"}, "spec": {"limits": [bound]}})
     api.put_node("node-a", disk="ssd")
     api.put(pod("a-1", node="node-a"), "ADDED")
+    config = with_entries(config, {"name": "other", "nodeSelector": {"zone": "b"}})
     sources = Sources(config)
     await prepare(config, sources)
+    assert [r.getMessage() for r in caplog.records if r.levelno > logging.INFO] == said
     following = asyncio.create_task(sources.follow(ignored))
     try:
         await until(lambda: len(executables(sources.applied(config))) == 1)
@@ -164,8 +180,36 @@ async def test_limit_ranges_bound_what_the_core_may_give(cluster, config):
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-    assert (found.min_cores, found.max_cores) == (0.3, 2.0)
+    assert (found.min_cores, found.max_cores) == cores
     assert found.spec.most_cores == found.max_cores
+
+
+async def test_what_is_asked_at_the_start_is_asked_for_all_nodes_at_once(
+    cluster, config, monkeypatch
+):
+    """Else a supervisor of 20 nodes would not listen in time while the API server is away."""
+    asked = asyncio.Barrier(4)
+
+    async def silent(*_, **__):
+        await asked.wait()  # for the version and the LimitRanges of both
+        raise ApiServerError("not reachable")
+
+    monkeypatch.setattr(Client, "get", silent)
+    config = with_entries(config, {"name": "other", "nodeSelector": {"zone": "b"}})
+    sources = Sources(config)
+    async with asyncio.timeout(10):
+        await prepare(config, sources)
+
+
+async def test_an_api_server_that_cannot_resize_is_known_before_there_are_nodes(
+    cluster, config, caplog
+):
+    cluster.api.release = {"major": "1", "minor": "32", "gitVersion": "v1.32.9"}
+    cluster.api.put_node("node-a", disk="ssd")
+    async with supervised(config) as (sources, workers):
+        await until(lambda: set(controlled(workers)) == {"node-a"})
+        (found,) = workers.controlled
+        assert found.mode().startswith("observe-only: API server v1.32.9")
 
 
 async def test_while_the_api_server_is_away_the_nodes_stay(cluster, pool):
@@ -182,6 +226,7 @@ async def supervised(config):
     """Yield sources and the workers of a supervisor that follows them; it stands by."""
     sources = Sources(config)
     context = ActuationContext(Claims(), sources)
+    await prepare(config, sources)
     async with controlling(["pool"], sources.applied(config), context, lambda _: []) as workers:
 
         async def switch():
