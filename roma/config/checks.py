@@ -22,6 +22,7 @@ def check(config: Topology) -> None:
         raise Fault("workers", names, "different names")
     for i, worker in enumerate(config.workers):
         _check_worker(config, f"workers.{i}", worker)
+    _check_nodes(config)
     _check_ports(config)
     _check_planned(config)
     _check_variants(config)
@@ -174,6 +175,20 @@ def _check_names(config: Topology) -> None:
                 model = mine.spec.models[0]
                 bound = f"another name: {name[0]} {name[1]} is that of {whose} too"
                 raise Fault(f"models.{model}", model, bound)
+
+
+def _check_nodes(config: Topology) -> None:
+    """Refuse two workers with the same pods: each would set their limits, and lend their slots."""
+    known: dict[tuple[object, ...], int] = {}
+    for i, worker in enumerate(config.workers):
+        if worker.node is None:
+            continue
+        pods = worker.pods
+        cluster = pods.kubeconfig, pods.context, pods.namespace
+        other = known.setdefault((worker.node, pods.selector, *cluster), i)
+        if other != i:
+            bound = f"different from workers.{other}.node: both would have its pods"
+            raise Fault(f"workers.{i}.node", worker.node, bound)
 
 
 def _check_ports(config: Topology) -> None:

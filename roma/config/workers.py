@@ -4,6 +4,7 @@ Times are seconds, CPU is cores.
 """
 
 import os
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -40,10 +41,18 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 NodeName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 _SUBDOMAIN: Final = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
 _LABEL: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 ObjectName = Annotated[str, Field(pattern=rf"^{_SUBDOMAIN}$", max_length=253)]
 LabelKey = Annotated[str, Field(pattern=rf"^({_SUBDOMAIN}/)?{_LABEL}$", max_length=317)]
 LabelValue = Annotated[str, Field(pattern=rf"^({_LABEL})?$")]
 Selector = Annotated[str, Field(pattern=r"^[A-Za-z0-9!][A-Za-z0-9._/=!,() -]{0,1000}$")]
+
+_KEY: Final = rf"({_SUBDOMAIN}/)?{_LABEL}"
+_VALUE: Final = rf"({_LABEL})?"
+_REQUIREMENT: Final = re.compile(
+    rf"! *{_KEY}|{_KEY}( *(==?|!=) *{_VALUE}| +(in|notin) *\( *{_VALUE}( *, *{_VALUE})* *\))?"
+)
+"""One of a label selector's, which commas separate (Kubernetes, "Labels and Selectors")."""
 
 
 UNIX: Final = "unix://"
@@ -193,11 +202,11 @@ class DockerConfig(Section):
 class KubernetesConfig(Section):
     """Kubernetes settings of a worker of backend `kubernetes`."""
 
-    namespace: Name | None = None
+    namespace: DnsLabel | None = None
     """Namespace of the pods; default: that of the credentials."""
     selector: Selector = "roma.dev/managed=true"
     """Label selector of the pods; the label `roma.dev/model` of each names its model."""
-    container: Name = "model-server"
+    container: DnsLabel = "model-server"
     """Container, of each pod, whose CPU limit is changed."""
     server: ServerKind = ServerKind.ROMA
     """Program in the pods. ROMA's reports the CPU accounting of its cgroup; for others the node's
@@ -216,9 +225,17 @@ class KubernetesConfig(Section):
     those of the pod in which ROMA runs, else $KUBECONFIG or ~/.kube/config."""
     context: str | None = None
     """Context of the kubeconfig; default: its current one."""
-    lease: Name | None = None
+    lease: ObjectName | None = None
     """A Lease in the namespace, for several supervisors: the one that holds it controls. Default:
     none, for a single supervisor."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "KubernetesConfig":
+        for requirement in re.split(r",(?![^(]*\))", self.selector):
+            if _REQUIREMENT.fullmatch(requirement.strip(" ")) is None:
+                bound = "a label selector, such as a=b,c or a in (b, c)"
+                raise Fault("selector", self.selector, bound)
+        return self
 
 
 _SECTIONS: Final = {

@@ -275,3 +275,49 @@ def test_a_gpu_executable_holds_all_models():
         None,
     )
     assert (cpu.spec.device, cpu.spec.models, cpu.cgroup) == (Device.CPU, ("photos",), "x/y")
+
+
+PODS = "{name: w, cores: 2, backend: kubernetes, node: n, kubernetes: {SETTING}}"
+
+
+@pytest.mark.parametrize(
+    ("setting", "fault"),
+    [
+        ("namespace: My_Models", "namespace = My_Models: string should match pattern"),
+        ("namespace: a.b", "namespace = a.b: string should match pattern"),
+        ("container: Model_Server", "container = Model_Server: string should match pattern"),
+        ("lease: Roma", "lease = Roma: string should match pattern"),
+        ("selector: a=b=c", "selector = a=b=c: must be a label selector, such as a=b,c or a in"),
+        ("selector: 'a=b,'", "selector = a=b,: must be a label selector"),
+        ("selector: a b", "selector = a b: must be a label selector"),
+        ("selector: a in b", "selector = a in b: must be a label selector"),
+        ("selector: 'a in (b'", "selector = a in (b: must be a label selector"),
+        ("selector: a=-b", "selector = a=-b: must be a label selector"),
+    ],
+)
+def test_what_an_api_server_would_not_take_is_refused(setting, fault):
+    """It would answer a list in such a namespace with no pods, and the others with 400."""
+    worker = PODS.replace("SETTING", setting)
+    (found,) = faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    assert found.startswith(f"roma.yaml: workers.0.kubernetes.{fault}")
+
+
+@pytest.mark.parametrize(
+    "selector",
+    ["a", "!a", "! a", "a=b", "a = b, c==d", "a=", "x.y/a!=b", "a in (b)", "a notin ( b,c ),d=e"],
+)
+def test_selectors_are_those_of_kubernetes(selector):
+    worker = PODS.replace("SETTING", f"selector: '{selector}'")
+    found = schema.parse(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    assert found.workers[0].pods.selector == selector
+
+
+def test_the_pods_of_a_node_are_one_workers():
+    first = PODS.replace("SETTING", "selector: a=b")
+    two = f"{first}\n  - {first.replace('name: w', 'name: v')}"
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", two)
+    bound = "must be different from workers.0.node: both would have its pods"
+    assert faults(text) == [f"roma.yaml: workers.1.node = n: {bound}"]
+    for other in ("{selector: a=c}", "{selector: a=b, namespace: x}"):
+        head, _, tail = text.rpartition("{selector: a=b}")
+        schema.parse(f"{head}{other}{tail}")
