@@ -47,7 +47,8 @@ T = TypeVar("T", bound=Named)
 class ObjectWatch(Generic[T]):
     """The objects at a path that selectors find, by name.
 
-    `parse` raises ValueError for an object of another kind.
+    `parse` raises ValueError for an object of another kind. `key` is that of roma.yaml by which
+    they were asked for, to be named with an error.
     `away_since` is the event loop's time since which the API server does not answer, None while it
     does; `trouble` is its last error.
     """
@@ -60,6 +61,7 @@ class ObjectWatch(Generic[T]):
         *,
         labels: str = "",
         fields: str = "",
+        key: str = "",
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.objects: dict[str, T] = {}
@@ -71,6 +73,7 @@ class ObjectWatch(Generic[T]):
         self._path = path
         self._parse = parse
         self._query = {"labelSelector": labels, "fieldSelector": fields}
+        self._named = f"{key}: " if key else ""
         self._jitter = jitter
         self._version = ""
         """Version from which the next watch goes on; "" after which everything is listed."""
@@ -178,7 +181,7 @@ class ObjectWatch(Generic[T]):
         if self.away_since is None:
             self.away_since = asyncio.get_running_loop().time()
         if self.trouble != str(error):  # once per reason, not once per attempt
-            log.warning("%s; what is known stays in force", error)
+            log.warning("%s%s; what is known stays in force", self._named, error)
         self.trouble = str(error)
 
 
@@ -193,6 +196,7 @@ class PodWatch(ObjectWatch[Pod]):
         *,
         labels: str = "",
         fields: str = "",
+        key: str = "",
         jitter: Callable[[], float] = random.random,
     ) -> None:
         super().__init__(
@@ -201,6 +205,7 @@ class PodWatch(ObjectWatch[Pod]):
             lambda found: parse(found, container),
             labels=labels,
             fields=fields,
+            key=key,
             jitter=jitter,
         )
         self.namespace = namespace
@@ -224,9 +229,9 @@ class PodWatch(ObjectWatch[Pod]):
         return pod
 
 
-def node_watch(client: Client, labels: str) -> ObjectWatch[Node]:
-    """Return a watch of the nodes with these labels."""
-    return ObjectWatch(client, "/api/v1/nodes", parse_node, labels=labels)
+def node_watch(client: Client, labels: str, key: str) -> ObjectWatch[Node]:
+    """Return a watch of the nodes with these labels, for which `key` of roma.yaml asks."""
+    return ObjectWatch(client, "/api/v1/nodes", parse_node, labels=labels, key=key)
 
 
 async def changes(

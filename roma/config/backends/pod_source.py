@@ -27,13 +27,13 @@ class PodSource:
     def __init__(self, config: Topology, worker: WorkerConfig) -> None:
         assert worker.node is not None
         self._node = worker.node
-        self._notices = _Notices(config, worker)
         self._executables = _Executables(worker)
         self.bounds = NO_BOUNDS
         """Bounds of the namespace on CPU limits, as far as they are known."""
         self.unfit = ""
         """Why the API server cannot resize pods; "" if it can, or if that is not known."""
         self.watch = _pods(worker, fields=f"spec.nodeName={worker.node}")
+        self._notices = _Notices(config, worker, self.watch.namespace)
 
     async def lists(self) -> AsyncIterator[tuple[ExecutableConfig, ...]]:
         """Yield the pods that can be served, in the order of their names, for ever."""
@@ -51,15 +51,16 @@ class NodePool:
         assert worker.nodeSelector is not None
         self._worker = worker
         self._is_alone = sum(w.is_discovered for w in config.workers) == 1
-        self._notices = _Notices(config, worker)
         self._executables = _Executables(worker)
         self._listed: dict[str, NodeWorker] = {}
         self.bounds = NO_BOUNDS
         self.unfit = ""
         """Both as a PodSource's."""
         self.watch = _pods(worker)
+        self._notices = _Notices(config, worker, self.watch.namespace)
         self._labels = ",".join(f"{key}={value}" for key, value in worker.nodeSelector.items())
-        self._nodes = node_watch(self.watch.client, self._labels)
+        key = f"workers.{worker.name}.nodeSelector"
+        self._nodes = node_watch(self.watch.client, self._labels, key)
 
     async def lists(self) -> AsyncIterator[tuple[WorkerConfig, ...]]:
         """Yield a worker for each node, in the order of their names, for ever."""
@@ -99,8 +100,9 @@ class NodePool:
 class _Notices:
     """Says once what will not be served or controlled, and why."""
 
-    def __init__(self, config: Topology, worker: WorkerConfig) -> None:
+    def __init__(self, config: Topology, worker: WorkerConfig, namespace: str) -> None:
         self._models = frozenset(config.models)
+        self._namespace = namespace
         self._selector = f"workers.{worker.name}.kubernetes.selector = {worker.pods.selector}"
         self._said: set[str] = set()
 
@@ -112,6 +114,8 @@ class _Notices:
             if pod.model not in self._models
         }
         if not pods:
+            # An API server answers alike for a namespace that is not there.
+            where = f"{where} in namespace {self._namespace}"
             found = {f"{self._selector}: no pod on {where} has these labels"}
         found |= set(more)
         for line in sorted(found - self._said):
@@ -130,6 +134,7 @@ def _pods(worker: WorkerConfig, fields: str = "") -> PodWatch:
         settings.container,
         labels=settings.selector,
         fields=fields,
+        key=f"workers.{worker.name}.kubernetes",
     )
 
 

@@ -110,6 +110,21 @@ async def test_what_matches_nothing_is_said_once(cluster, pool, caplog):
     ]
 
 
+async def test_a_namespace_without_such_pods_is_named_and_rights_that_lack_with_their_key(
+    cluster, pool, caplog
+):
+    await until(lambda: "no pod on" in caplog.text)
+    assert (
+        "workers.pool.kubernetes.selector = roma.dev/managed=true: no pod on the nodes with disk=ssd "
+        "in namespace models has these labels"
+    ) in [record.getMessage() for record in caplog.records]
+    cluster.api.down_code, cluster.api.is_down = 403, True
+    cluster.api.forget()
+    said = f"{cluster.api.url}: status 403: the fake is down; what is known"
+    lines = [f"workers.pool.{key}: {said}" for key in ("kubernetes", "nodeSelector")]
+    await until(lambda: all(line in caplog.text for line in lines))
+
+
 def with_entries(config, *more):
     """Return a configuration with more entries like its only one."""
     (pool,) = config.workers
