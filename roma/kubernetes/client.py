@@ -1,11 +1,13 @@
 """Calls to a Kubernetes API server, by plain HTTP: decision 22 has what a client library costs."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import orjson
 from aiohttp import (
+    AddrInfoType,
     ClientError,
     ClientResponse,
     ClientSession,
@@ -31,6 +33,9 @@ QUIET: Final = 150.0
 """Seconds without a byte after which a watch counts as broken: bookmarks come about once a
 minute."""
 
+KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""A host that no longer answers is noticed after 10 + 3 × 5 s: nothing is sent on a watch, so
+without probes only `QUIET` would end it, and pods that went meanwhile would stay (tcp(7))."""
 
 MOST_RETRY_AFTER: Final = 30.0
 """Longest Retry-After in seconds that is heeded: the server sends 1 in overload, 5 at shutdown."""
@@ -65,7 +70,9 @@ class Client:
         """The connections, opened by the first call: a client that makes none holds nothing."""
         if self._opened is None:
             tls = self.credentials.tls
-            connector = TCPConnector(ssl=True if tls is None else tls, limit=0)
+            connector = TCPConnector(
+                ssl=True if tls is None else tls, limit=0, socket_factory=_probing
+            )
             self._opened = ClientSession(connector=connector)
         return self._opened
 
@@ -185,6 +192,17 @@ class Client:
         retry_after = min(float(rest), MOST_RETRY_AFTER) if rest.isdecimal() else 0.0
         message = f"{self.credentials.server}: status {status}: {words}"
         return ApiServerError(message, status, retry_after)
+
+
+def _probing(address: AddrInfoType) -> socket.socket:
+    """Return a socket that notices when the other host is gone."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if hasattr(socket, name):  # all of them on Linux
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 def _is_object(found: object) -> bool:

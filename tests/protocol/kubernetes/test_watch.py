@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 
 import pytest
 
@@ -81,6 +82,17 @@ async def test_how_long_a_server_wants_to_be_left_alone_is_known(cluster, said, 
     with pytest.raises(ApiServerError, match="status 429: the fake is down") as refused:
         await watch.client.get("/api/v1/nodes", 5)
     assert refused.value.retry_after == seconds
+
+
+async def test_a_host_that_is_gone_without_a_word_is_noticed_by_probes(cluster):
+    """As after a failure of its power or network: nothing closes the connection of a watch."""
+    await until(lambda: cluster.api.watches == 1)
+    opened = cluster.client._session.connector._acquired
+    (sock,) = (connection.transport.get_extra_info("socket") for connection in opened)
+    options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+    idle, between, count = (sock.getsockopt(socket.IPPROTO_TCP, option) for option in options)
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert idle + between * count <= 30
 
 
 async def test_a_server_that_is_gone_is_waited_for(cluster):
