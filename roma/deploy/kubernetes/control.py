@@ -38,6 +38,7 @@ def _gateway(config: Config, image: str, pull_policy: str) -> Manifest:
     pod = _pod(
         config,
         name,
+        found,
         names,
         {
             "name": "dispatcher",
@@ -76,6 +77,7 @@ def _supervisor(config: Config, image: str, pull_policy: str) -> Manifest:
     pod = _pod(
         config,
         name,
+        found,
         ["exchange", "metrics"],
         {
             "name": "supervisor",
@@ -109,8 +111,10 @@ def _control_port(config: Config) -> int:
     return config.control_port(config.workers[0])
 
 
-def _pod(config: Config, account: str, tokens: list[str], container: Manifest) -> dict[str, Any]:
-    """Return a pod of ours with its configuration and only the secrets that it needs."""
+def _pod(
+    config: Config, account: str, found: dict[str, str], tokens: list[str], container: Manifest
+) -> dict[str, Any]:
+    """Return a pod with the labels `found`, its configuration and only the secrets it needs."""
     scratch, scratch_mount = common.scratch()
     instance = common.slug(config.name)
     return {
@@ -121,7 +125,8 @@ def _pod(config: Config, account: str, tokens: list[str], container: Manifest) -
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": {"app.kubernetes.io/instance": instance}},
+                # Not of the whole instance: beside a node of many models both would be on another.
+                "labelSelector": {"matchLabels": found},
             }
         ],
         "containers": [

@@ -20,7 +20,10 @@ START_LIMIT = 600
 
 
 def deployments(config: Config, image: str, pull_policy: str) -> list[Manifest]:
-    """Return a Deployment for each model; raise ConfigError for one without files."""
+    """Return a Deployment for each model; raise ConfigError for one without files.
+
+    `config` is as the pods see it: its `gateway.host` is every address of theirs.
+    """
     common.distinct_servers(config)
     return [
         _deployment(config, name, model, image, pull_policy)
@@ -93,7 +96,7 @@ def _deployment(
         common.server(config, name),
         selected,
         spec={
-            "replicas": model.replicas or len(config.workers),
+            **_replicas(config, model),
             "selector": {"matchLabels": selected},
             # Two pods of a model do not fit one node: the old one goes first.
             "strategy": {
@@ -106,6 +109,15 @@ def _deployment(
             },
         },
     )
+
+
+def _replicas(config: Config, model: ModelConfig) -> Manifest:
+    """Return the number of pods; none where the file has none, since an autoscaler's would go.
+
+    The API server's default is one.
+    """
+    count = model.replicas or len(config.workers)
+    return {} if model.replicas is None and count == 1 else {"replicas": count}
 
 
 def _nodes(worker: WorkerConfig) -> Manifest:
@@ -161,7 +173,7 @@ def _program(config: Config, name: str, model: ModelConfig) -> Manifest:
     found = [
         "serve-model",
         f"--model={name}={MODELS}/{name}",
-        "--host=0.0.0.0",
+        f"--host={config.gateway.host}",
         f"--port={settings.port}",
         f"--intra-op={threads}",
         f"--inter-op={pool}",

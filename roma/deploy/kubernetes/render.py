@@ -26,6 +26,7 @@ from roma.domain.errors import ConfigError
 from roma.kubernetes.pods import MODEL_LABEL
 
 ANY = "0.0.0.0"  # noqa: S104 - of a pod's own network
+ANY_V6 = "::"
 MOST_GATEWAYS = 16
 _IMAGE = TypeAdapter(Image)
 HEADER = "# Written by `roma render kubernetes {source}`: change that file and render again.\n"
@@ -119,6 +120,8 @@ def _check(config: Config, gateways: int) -> None:
     ):
         if value is not None:
             raise ConfigError(f"{key}: must be absent: `roma render kubernetes` does not mount it")
+    if not any(worker.is_pool for worker in config.workers):
+        _check_replicas(config, len({worker.node for worker in config.workers}))
     if g.processes > 1:
         bound = "1: the gateway's pods are several (--gateways)"
         raise ConfigError(f"gateway.processes = {g.processes}: must be {bound}")
@@ -126,9 +129,19 @@ def _check(config: Config, gateways: int) -> None:
         raise ConfigError(f"--gateways = {gateways}: must be from 1 to {MOST_GATEWAYS}")
 
 
+def _check_replicas(config: Config, nodes: int) -> None:
+    """Refuse replicas that no node would take: two pods of a model are never on one."""
+    for name, model in config.models.items():
+        if model.replicas is not None and model.replicas > nodes:
+            bound = f"≤ {nodes}, the nodes of workers: two pods of a model are never on one"
+            raise ConfigError(f"models.{name}.replicas = {model.replicas}: must be {bound}")
+
+
 def _inside(config: Config, gateways: int) -> Config:
     """Return the configuration as the pods must see it; raise ConfigError if it cannot be so."""
     g, name = config.gateway, common.gateway(config)
+    # Sockets for IPv6 take no IPv4, so the file says which addresses the cluster gives its pods.
+    host = ANY_V6 if ":" in g.host else ANY
     peers = tuple(f"http://{name}-{i}.{name}-peers:{g.admin_port}" for i in range(gateways))
     found = config.model_copy(
         update={
@@ -147,15 +160,15 @@ def _inside(config: Config, gateways: int) -> Config:
                 )
                 for worker in config.workers
             ),
-            "control": config.control.model_copy(update={"host": ANY, "dispatchers": peers}),
+            "control": config.control.model_copy(update={"host": host, "dispatchers": peers}),
             "tokens": secrets.token_files(),
         }
     )
     port = found.control_port(found.workers[0])
     url = f"http://{common.supervisor(config)}:{port}"
     gateway: dict[str, Any] = {
-        "host": ANY,
-        "admin_host": ANY,
+        "host": host,
+        "admin_host": host,
         "supervisors": {worker.name: url for worker in config.workers},
         **secrets.gateway(config),
     }

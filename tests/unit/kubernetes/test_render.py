@@ -121,6 +121,36 @@ def test_every_pod_is_restricted_and_has_probes_and_requests(tmp_path):
     assert all(not w["spec"]["template"]["spec"]["automountServiceAccountToken"] for w in models)
 
 
+def test_pods_of_each_program_are_on_different_nodes_whatever_else_is_there(tmp_path):
+    _, objects, _ = rendered(tmp_path)
+    for (kind, _), workload in objects.items():
+        if kind in ("Deployment", "StatefulSet"):
+            template = workload["spec"]["template"]
+            (constraint,) = template["spec"]["topologySpreadConstraints"]
+            component = "app.kubernetes.io/component"
+            labels = constraint["labelSelector"]["matchLabels"]
+            assert labels[component] == template["metadata"]["labels"][component]
+
+
+@pytest.mark.parametrize(("host", "inside"), [("127.0.0.1", "0.0.0.0"), ("::", "::")])
+def test_pods_listen_on_addresses_of_the_cluster_s_kind(tmp_path, host, inside):
+    text = f"{FILE}gateway: {{host: '{host}'}}\n"
+    _, objects, out = rendered(tmp_path, text)
+    (digits,) = containers(objects["Deployment", "roma-model-digits"])
+    assert f"--host={inside}" in digits["args"]
+    found = schema.load(out / "base" / "roma.yaml")
+    hosts = {found.gateway.host, found.gateway.admin_host, found.control.host}
+    assert hosts == {inside}
+
+
+def test_an_autoscalers_number_of_replicas_is_not_overwritten(tmp_path):
+    pool = "nodeSelector: {a: b}, cores: 2, kubernetes: {namespace: models}"
+    text = f"{FILE[: FILE.index('workers:')]}workers: [{{name: a, backend: kubernetes, {pool}}}]\n"
+    _, objects, _ = rendered(tmp_path, text)
+    assert "replicas" not in objects["Deployment", "roma-model-digits"]["spec"]
+    assert objects["Deployment", "roma-model-photos-2"]["spec"]["replicas"] == 1
+
+
 def test_the_pods_read_a_file_that_they_accept(tmp_path):
     _, _, out = rendered(tmp_path, FILE, "--gateways", "3")
     found = schema.load(out / "base" / "roma.yaml")
@@ -242,6 +272,7 @@ def test_what_is_no_image_is_refused(tmp_path, option, image):
             "control: {decision_log: log}\nworkers:",
             "control.decision_log: must be absent",
         ),
+        ("replicas: 1", "replicas: 3", "models.Photos_2.replicas = 3: must be ≤ 2, the nodes of"),
         ("workers:", "gateway: {keys: k.yaml}\nworkers:", "gateway.keys: must be absent"),
         ("workers:", "gateway: {metrics_port: 9}\nworkers:", "gateway.metrics_port: must be"),
         ("{namespace: models}", "{kubelet_ca: ca}", "workers.kubernetes.kubelet_ca: must be"),
