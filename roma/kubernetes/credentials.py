@@ -124,6 +124,11 @@ def _in_cluster(host: str, port: str) -> ClusterCredentials:
     )
 
 
+def _no_password() -> str:
+    """Refuse to unlock a key: without this OpenSSL would ask for its password at the terminal."""
+    raise ValueError("client-key must have no password")
+
+
 def _scheme(server: object) -> str | None:
     """Return the scheme of an API server's URL, None if it is none."""
     try:
@@ -253,7 +258,7 @@ class _Kubeconfig:
                 with tempfile.NamedTemporaryFile() as file:  # of mode 600; `ssl` reads files only
                     file.write(certificate + b"\n" + key)
                     file.flush()
-                    tls.load_cert_chain(file.name)
+                    tls.load_cert_chain(file.name, password=_no_password)
         except (OSError, ValueError) as error:  # SSLError is an OSError
             raise ConfigError(f"{self._source}: {where}: {error}") from error
         return tls
@@ -261,8 +266,9 @@ class _Kubeconfig:
     @staticmethod
     def _bytes(section: Mapping[str, Any], key: str) -> bytes | None:
         """Return the content of `key`, which names a file, or of `key`-data, in base64."""
-        if (data := section.get(f"{key}-data")) is not None:
-            return base64.b64decode(str(data), validate=True)
+        if data := section.get(f"{key}-data"):
+            # In lines where it is a block of YAML.
+            return base64.b64decode("".join(str(data).split()), validate=True)
         if (name := section.get(key)) is not None:
             return Path(name).read_bytes()
         return None

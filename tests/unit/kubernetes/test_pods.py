@@ -4,7 +4,9 @@ import base64
 import copy
 
 import pytest
+import trustme
 import yaml
+from cryptography.hazmat.primitives import serialization
 
 from roma.config import schema
 from roma.config.backends.pod import executable_name
@@ -330,6 +332,27 @@ def test_a_fault_of_a_kubeconfig_names_file_key_and_bound(tmp_path, sections, wo
         find(file)
     assert words in str(raised.value)
     assert str(file) in str(raised.value)
+
+
+def test_certificates_may_be_blocks_of_lines_and_nobody_is_asked_for_a_keys_password(tmp_path):
+    issued = trustme.CA().issue_cert("u")
+    pem = issued.private_key_pem.bytes()
+    locked = serialization.load_pem_private_key(pem, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"x"),
+    )
+
+    def lines(text):
+        return base64.encodebytes(text).decode()
+
+    of_user = {"client-certificate-data": lines(issued.cert_chain_pems[0].bytes())}
+    find(written(tmp_path, **user(**of_user, **{"client-key-data": lines(pem)})))
+    file = written(tmp_path, **user(**of_user, **{"client-key-data": lines(locked)}))
+    with pytest.raises(ConfigError) as raised:
+        find(file)
+    words = "users.u.client-certificate: client-key must have no password"
+    assert str(raised.value) == f"{file}: {words}"
 
 
 def test_a_kubeconfig_that_cannot_be_parsed_is_not_quoted(tmp_path):
