@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from roma.config.backends.pod import executable_name
 from roma.domain.errors import ActuationError
 from roma.kubernetes.client import ApiServerError
+from roma.kubernetes.limit_range import NO_BOUNDS, CpuBounds
 from roma.kubernetes.pods import Pod
 from roma.kubernetes.quantity import quantity
 from roma.kubernetes.watch import PodWatch
@@ -69,7 +70,8 @@ class PodActuator:
     """Applies cores through an API server; `worker` is the name after `@` of its executables.
 
     It controls the pods on `node`, all of the watch by default.
-    `period` is the control period in seconds; `may_act` is false while another supervisor leads.
+    `period` is the control period in seconds; `bounds` are those of the namespace on limits;
+    `may_act` is false while another supervisor leads.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class PodActuator:
         node: str | None = None,
         container: str,
         period: float,
+        bounds: CpuBounds = NO_BOUNDS,
         may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         self._watch = watch
@@ -88,6 +91,7 @@ class PodActuator:
         self._worker = worker
         self._node = node
         self._container = container
+        self._bounds = bounds
         self._limit = period / 3
         """Seconds that a tick waits: a slow API server must not delay the tick after it."""
         self._most = max(1, math.floor(MOST_PER_SECOND * period))
@@ -241,7 +245,9 @@ class PodActuator:
         if grant is None:  # somebody else's change, or ours before a restart
             self._grants[name] = _LimitGrant(pod.uid, present, pod.generation, self._tick)
         elif self._tick - grant.tick >= PATIENCE:
-            return present + 1
+            # Less is within any quota, upper bound and sum of a node; more may be beyond it.
+            least = max(pod.least, self._bounds.least)
+            return present - 1 if present > least else present + 1
         return None
 
     def _taken_back(self, name: str, pod: Pod) -> int | None:

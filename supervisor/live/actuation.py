@@ -233,6 +233,7 @@ async def _pods(
         node=worker.node,
         container=worker.pods.container,
         period=period,
+        bounds=source.bounds,
         may_act=context.may_act,
     )
 

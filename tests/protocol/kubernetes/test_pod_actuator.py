@@ -6,6 +6,7 @@ import pytest
 
 from roma.domain.errors import ActuationError
 from roma.kubernetes.client import ApiServerError
+from roma.kubernetes.limit_range import CpuBounds
 from supervisor.actuators import pods as module
 from supervisor.actuators.pods import PodActuator
 from supervisor.executables import Reading
@@ -120,18 +121,29 @@ async def test_decreases_come_first_and_a_node_gets_ten_changes_a_second(cluster
     assert {name for name, _ in cluster.api.patches[10:]} == {f"p{i:02}" for i in range(1, 20, 2)}
 
 
-async def test_an_unconfirmed_limit_is_sent_again_one_millicore_different(cluster, monkeypatch):
+@pytest.mark.parametrize(
+    ("cores", "least", "sent"),
+    [
+        # Less where that may be: more may be beyond a LimitRange, a quota or the node.
+        (0.25, 0, [250, 249]),
+        (0.25, 250, [250, 251]),
+        (0.021, 0, [21, 22]),
+    ],
+)
+async def test_an_unconfirmed_limit_is_sent_again_one_millicore_different(
+    cluster, cores, least, sent
+):
     cluster.api.put(pod("a"), "ADDED")
     await until(lambda: "a" in cluster.watch.pods)
-    actuator = made(cluster, period=1.5)
+    actuator = made(cluster, period=1.5, bounds=CpuBounds(least=least))
     cluster.api.kubelet = False
-    assert await actuator.apply({"a@w": 0.25}) == {}
-    assert await actuator.apply({"a@w": 0.25}) == {}
-    assert await actuator.apply({"a@w": 0.25}) == {}
-    assert cluster.api.patches == [("a", "250m"), ("a", "251m")]
+    assert await actuator.apply({"a@w": cores}) == {}
+    assert await actuator.apply({"a@w": cores}) == {}
+    assert await actuator.apply({"a@w": cores}) == {}
+    assert cluster.api.patches == [("a", f"{millis}m") for millis in sent]
     cluster.api.settle("a")
     await until(lambda: cluster.watch.pods["a"].is_settled)
-    assert await actuator.apply({}) == {"a@w": 0.251}
+    assert await actuator.apply({}) == {"a@w": sent[-1] / 1000}
 
 
 async def test_what_the_kernel_grants_counts_where_the_kubelet_is_late_to_say_so(cluster):
