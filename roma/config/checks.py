@@ -203,7 +203,9 @@ def _check_ports(config: Topology) -> None:
     }
     others += [(key, port) for key, port in own.items() if port is not None]
     others += [("gateway.process_port", port) for port in g.admin_ports[1:]]
-    others += [("control.port", config.control.port + i) for i in range(len(config.workers))]
+    # All workers that are discovered have one supervisor, and one port.
+    ports = dict.fromkeys(config.control_port(worker) for worker in config.workers)
+    others += [("control.port", port) for port in ports]
     for i, worker in enumerate(config.workers):
         if worker.is_placed:
             key = f"workers.{i}.base_port"

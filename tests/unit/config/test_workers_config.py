@@ -321,3 +321,15 @@ def test_the_pods_of_a_node_are_one_workers():
     for other in ("{selector: a=c}", "{selector: a=b, namespace: x}"):
         head, _, tail = text.rpartition("{selector: a=b}")
         schema.parse(f"{head}{other}{tail}")
+
+
+def test_the_supervisor_of_many_nodes_has_one_port():
+    nodes = [
+        PODS.replace("{SETTING}", "{}").replace("w,", f"w{i},").replace("node: n", f"node: n{i}")
+        for i in range(20)
+    ]
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", "\n  - ".join(nodes))
+    found = schema.parse(f"{text}gateway: {{grpc_port: 8503}}\n")
+    assert {found.control_port(worker) for worker in found.workers} == {8502}
+    fault = "control.port = 8502: must be different from gateway.grpc_port"
+    assert faults(f"{text}gateway: {{grpc_port: 8502}}\n") == [f"roma.yaml: {fault}"]
