@@ -53,6 +53,8 @@ class LeaderLease:
         self._wall = wall
         self._clock = asyncio.get_running_loop().time
         self._renewed = float("-inf")
+        self._written: dict[str, Any] | None = None
+        """The lease as we wrote it last; None if it may be another by now."""
         self._seen = ("", 0.0)
         """The version of the lease, and our time at which it was first seen."""
         self._missing = float("inf")
@@ -92,7 +94,7 @@ class LeaderLease:
         """Give the lease back, so that another takes over at once."""
         if not self.is_held:
             return
-        self._renewed = float("-inf")
+        self._renewed, self._written = float("-inf"), None
         try:
             found = await self._get(DEADLINE)
             if found["spec"].get("holderIdentity") == self.identity:
@@ -103,28 +105,51 @@ class LeaderLease:
 
     async def _attempt(self) -> bool:
         """Take or renew the lease; return whether we hold it."""
-        sent = self._clock()
         try:
-            found = await self._claim(sent)
+            if await self._renew():
+                return True
+            found = await self._claim(self._clock())
             if found is None:
                 return False
-            if "resourceVersion" in found["metadata"]:
-                answer = self._checked(await self._client.put(self._path, found, CALL_LIMIT))
-            else:
-                answer = self._checked(await self._client.post(self._all, found, CALL_LIMIT))
-                log.warning("%s: was deleted; created again", self._path)
-            if answer["spec"].get("holderIdentity") != self.identity:
-                raise ApiServerError(f"{self._path}: an answer that is not what was written")
+            await self._write(found)
         except ApiServerError as error:
             if error.status != 409 and str(error) != self._said:  # 409: another was faster
                 log.warning("%s", error)
                 self._said = str(error)
             return self.is_held
-        self.holder, self._renewed, self._said = self.identity, sent, ""
         return True
 
+    async def _renew(self) -> bool:
+        """Write the lease as we know it; return False if we do not hold it, or know it no longer.
+
+        Where the API server is slow, reading it first would take the time in which we may act.
+        """
+        known, self._written = self._written, None
+        if known is None or not self.is_held:
+            return False
+        try:
+            await self._write(known)
+        except ApiServerError as error:
+            if error.status not in (404, 409):  # it was deleted, or changed
+                raise
+            return False
+        return True
+
+    async def _write(self, found: dict[str, Any]) -> None:
+        """Write the lease as ours; we hold it from the time at which this was sent."""
+        sent, found["spec"] = self._clock(), self._claimed(found["spec"])
+        if "resourceVersion" in found["metadata"]:
+            answer = self._checked(await self._client.put(self._path, found, CALL_LIMIT))
+        else:
+            answer = self._checked(await self._client.post(self._all, found, CALL_LIMIT))
+            log.warning("%s: was deleted; created again", self._path)
+        if answer["spec"].get("holderIdentity") != self.identity:
+            raise ApiServerError(f"{self._path}: an answer that is not what was written")
+        self.holder, self._renewed, self._said = self.identity, sent, ""
+        self._written = answer
+
     async def _claim(self, sent: float) -> dict[str, Any] | None:
-        """Return the lease as we write it to hold it; None while another may act."""
+        """Return the lease as it is, for us to write; None while another may act."""
         try:
             found = await self._get(CALL_LIMIT)
         except ApiServerError as error:
@@ -138,13 +163,12 @@ class LeaderLease:
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
                 "metadata": {"name": self._name},
-                "spec": self._claimed({}),
+                "spec": {},
             }
         self._missing, spec = float("inf"), found["spec"]
         self._look(found, spec)
         if self.holder not in ("", self.identity) and sent < self._seen[1] + DURATION:
             return None
-        found["spec"] = self._claimed(spec)
         return found
 
     async def _get(self, timeout: float) -> dict[str, Any]:

@@ -68,6 +68,7 @@ async def test_who_sees_another_holder_ends(cluster, short):
     first, second = candidate(cluster, "a"), candidate(cluster, "b")
     await first.acquired()
     cluster.api.lease["spec"]["holderIdentity"] = second.identity
+    cluster.api.lease["metadata"]["resourceVersion"] += "0"
     await first.keep()
     assert first.leader == "http://b:8600"
 
