@@ -143,6 +143,20 @@ def test_pods_listen_on_addresses_of_the_cluster_s_kind(tmp_path, host, inside):
     assert hosts == {inside}
 
 
+@pytest.mark.parametrize("names", [(), ("models.example",)])
+def test_the_gateway_knows_the_names_of_its_services(tmp_path, names):
+    text = f"{FILE}gateway: {{admin_names: [page.example], names: [{', '.join(names)}]}}\n"
+    _, objects, out = rendered(tmp_path, text)
+    found = schema.load(out / "base" / "roma.yaml").gateway
+    suffixes = ("", ".models", ".models.svc", ".models.svc.cluster.local")
+    for service, known, own in (
+        ("roma-gateway-page", found.admin_names, ("page.example",)),
+        ("roma-gateway", found.names, names),
+    ):
+        assert ("Service", service) in objects
+        assert known == (*own, *(f"{service}{suffix}" for suffix in suffixes if own))
+
+
 def test_an_autoscalers_number_of_replicas_is_not_overwritten(tmp_path):
     pool = "nodeSelector: {a: b}, cores: 2, kubernetes: {namespace: models}"
     text = f"{FILE[: FILE.index('workers:')]}workers: [{{name: a, backend: kubernetes, {pool}}}]\n"
