@@ -25,7 +25,7 @@ DECISIONS_KEPT = 900
 """Decisions kept per executable: the last 15 minutes at a period of one second."""
 
 DECISIONS_IN_ALL = 20_000
-"""Decisions kept of all executables; one takes about 2 KB."""
+"""Decisions kept of all executables of a program; one takes about 2 KB."""
 
 RESTART_LOOP = 300.0
 """Seconds. Losses closer together than this form a restart loop."""
@@ -77,6 +77,7 @@ class Supervisor:
     ) -> None:
         self.status: dict[str, ExecutableStatus] = {}
         self._parts = SlotShares()
+        self._kept = DECISIONS_IN_ALL
         self.manage(managed)
         self.capacity = capacity
         self.sharing = sharing
@@ -98,7 +99,12 @@ class Supervisor:
         for m in managed:
             self.status[m.name].managed = m  # the number of its replicas may have changed
         self._parts.keep(self.status)
-        length = min(DECISIONS_KEPT, DECISIONS_IN_ALL // max(1, len(self.status)))
+        self.keep(self._kept)
+
+    def keep(self, decisions: int) -> None:
+        """Keep this many decisions of all executables together, the newest of each."""
+        self._kept = decisions
+        length = max(1, min(DECISIONS_KEPT, decisions // max(1, len(self.status))))
         for status in self.status.values():
             if status.decisions.maxlen != length:
                 status.decisions = deque(status.decisions, maxlen=length)

@@ -13,6 +13,7 @@ from roma.telemetry.decision_log import DecisionLog
 from supervisor.actuators.base import Actuator
 from supervisor.actuators.host import read_host
 from supervisor.assembly import build_core, managed
+from supervisor.core import DECISIONS_IN_ALL
 from supervisor.live import api
 from supervisor.live.actuation import ActuationContext, actuation
 from supervisor.live.loop import ControlLoop
@@ -100,6 +101,8 @@ class WorkerSet:
         for worker in wanted:
             if worker.name not in self._workers:
                 await self._add(config, worker)
+        for controlled in self._workers.values():
+            controlled.loop.core.keep(DECISIONS_IN_ALL // len(self._workers))
         ticking = [worker for worker in known if worker.ticking is not None]
         self._is_behind = len(ticking) < len(known)
         return all(await asyncio.gather(*(w.switch(config, self._context) for w in ticking)))

@@ -17,6 +17,7 @@ from roma.domain.errors import ConfigError
 from roma.kubernetes.client import ApiServerError, Client
 from roma.tools.demo.ports import free_ports
 from supervisor.claims import Claims
+from supervisor.core import DECISIONS_IN_ALL
 from supervisor.live import app as supervisor_app
 from supervisor.live.actuation import ActuationContext, prepare
 from supervisor.live.worker_set import controlling
@@ -291,6 +292,24 @@ async def test_one_supervisor_controls_the_nodes_that_come_and_leaves_those_that
         await until(lambda: set(controlled(workers)) == {"node-b"})
         ticks = b.loop.ticks
         await until(lambda: b.loop.ticks > ticks + 1)
+
+
+async def test_the_decisions_of_all_nodes_together_are_bounded(cluster, config):
+    """Else a supervisor of hundreds of pods on as many nodes would need a gigabyte."""
+    async with supervised(config) as (_, workers):
+        for count in (1, 50, 40):
+            for node in range(50):
+                name = f"node-{node}"
+                if node < count and name not in cluster.api.nodes:
+                    cluster.api.put_node(name, disk="ssd")
+                elif node >= count and name in cluster.api.nodes:
+                    cluster.api.delete_node(name)
+            share = DECISIONS_IN_ALL // count
+            await until(
+                lambda share=share, count=count: (
+                    [w.loop.core._kept for w in workers.controlled] == [share] * count
+                )
+            )
 
 
 async def test_one_that_stands_by_follows_once_it_leads(cluster, config):
