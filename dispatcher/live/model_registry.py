@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from dispatcher.live.backends.backend_address import BackendAddress, Channel
 from dispatcher.live.backends.http_client import Pool
@@ -89,7 +90,7 @@ class ModelRegistry:
 
     async def _follow(self, config: Config) -> None:
         change = compare(self._config, config, self._started)
-        old, new = executables(self._config), executables(config)
+        old, new = _called(self._config), _called(config)
         known = {e.name for e in old} | self._leaving.keys()
         kept = self._config.models.keys() & config.models.keys()
         if config.supervisor_urls != self._config.supervisor_urls:
@@ -224,6 +225,14 @@ class ModelRegistry:
             async with asyncio.timeout(self._config.gateway.drain_timeout):
                 while not condition():
                     await asyncio.sleep(0.02)
+
+
+def _called(config: Config) -> list[Executable]:
+    """Return the executables without the bounds of their cores, which are the supervisors'.
+
+    A pod whose CPU request moves is served on: it would be drained first.
+    """
+    return [replace(e, min_cores=0.0, max_cores=0.0) for e in executables(config)]
 
 
 def max_body(config: Config) -> dict[str, int]:

@@ -384,6 +384,36 @@ async def test_a_long_request_on_a_pod_that_goes_stops_no_discovery(cluster, con
         await server.stop()
 
 
+async def test_a_pod_whose_request_moves_is_served_on(cluster, config):
+    """As a VerticalPodAutoscaler moves it, in place."""
+    api = cluster.api
+    server = FakeModelServer(config.workers[0].pods.port)
+    await server.start()
+    try:
+        async with dispatcher_app.running(config) as running, aiohttp.ClientSession() as session:
+            core = running.service.driver.core
+
+            def open_to_requests():
+                return [e.spec.name for e in core.executors if e.live and not e.suspected]
+
+            for node in "ab":
+                api.put_node(f"node-{node}", disk="ssd")
+            api.put(pod("a-1", node="node-a"), "ADDED")
+            await until(lambda: open_to_requests() == ["a-1@node-a"])
+            server.gate = asyncio.Event()
+            predict = f"http://127.0.0.1:{config.gateway.port}/v1/models/m:predict"
+            asked = asyncio.create_task(session.post(predict, data=b'{"instances": [1]}'))
+            await until(lambda: server.running == 1)
+            api.put(pod("a-1", node="node-a", request="150m"))
+            api.put(pod("b-1", node="node-b"), "ADDED")
+            await until(lambda: "b-1@node-b" in open_to_requests())
+            assert open_to_requests() == ["a-1@node-a", "b-1@node-b"]
+            server.gate.set()
+            assert (await asked).status == 200
+    finally:
+        await server.stop()
+
+
 async def test_the_dispatcher_serves_pods_of_new_nodes_and_knows_their_supervisors(cluster, config):
     api, port = cluster.api, config.workers[0].pods.port
     server = FakeModelServer(port)
