@@ -124,7 +124,8 @@ def _fault(container: Mapping[str, Any] | None, name: str, qos: str) -> str:
         return f"it has no container {name}"
     resources = container.get("resources") or {}
     if _cpu(resources, "limits") is None:
-        return f"its container {name} has no CPU limit, and the API server lets nobody add one"
+        # Of a Burstable pod one could be added, but never be removed again.
+        return f"its container {name} has no CPU limit: its template must have one, to begin with"
     if qos == "Guaranteed":
         return "its QoS class is Guaranteed, which a limit above the request would change"
     for policy in container.get("resizePolicy") or ():

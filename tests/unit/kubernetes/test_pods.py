@@ -166,7 +166,7 @@ def test_a_deferred_resize_is_told_in_the_kubelets_words():
     ("path", "value", "fault"),
     [
         (("spec", "containers", 1, "name"), "other", "it has no container model-server"),
-        (("spec", "containers", 1, "resources", "limits"), None, "has no CPU limit"),
+        (("spec", "containers", 1, "resources", "limits"), None, "no CPU limit: its template must"),
         (("status", "qosClass"), "Guaranteed", "QoS class is Guaranteed"),
         (
             ("spec", "containers", 1, "resizePolicy", 0, "restartPolicy"),
