@@ -111,6 +111,8 @@ class PodActuator:
         self._pending: dict[str, asyncio.Task[ActuationError | None]] = {}
         self._waiting: set[str] = set()
         """Those of `_pending` that wait for their turn: nothing is sent of them yet."""
+        self._rest: tuple[float, ActuationError | None] = 0.0, None
+        """Time until which the API server wants no call (Retry-After), and its words."""
 
     async def close(self) -> None:
         """Give up the calls that are on their way."""
@@ -270,11 +272,14 @@ class PodActuator:
         path = f"/api/v1/namespaces/{self._watch.namespace}/pods/{pod.name}/resize"
         resources = {"limits": {"cpu": quantity(millis)}}
         body = {"spec": {"containers": [{"name": self._container, "resources": resources}]}}
+        clock = asyncio.get_running_loop().time
         try:
             async with self._turn:
                 self._waiting.discard(name)
                 if not self._may_act():
                     return None  # another supervisor has begun while this call waited
+                if clock() < self._rest[0]:
+                    return self._rest[1]
                 self._asked[name] = [*self._asked.get(name, ()), millis][-MOST_ASKED:]
                 answer = await self._watch.client.patch(path, body, CALL_LIMIT)
             found = self._watch.take(answer)
@@ -290,6 +295,8 @@ class PodActuator:
                 if await self._goes(pod):
                     return None
                 error = ApiServerError(f"{error}: {NEEDED}", error.status)
+            if error.retry_after:
+                self._rest = clock() + error.retry_after, error
             # 401 is about the credentials: the same value may be set once they are renewed.
             if not error.is_passing and error.status != 401:
                 self._grants[name] = _LimitGrant(pod.uid, millis, 0, self._tick, error)

@@ -182,6 +182,18 @@ async def test_a_passing_fault_is_told_and_tried_again_at_the_next_tick(cluster,
     assert await actuator.apply({failed[0]: 0.5}) == {failed[0]: 0.5}
 
 
+async def test_a_server_in_overload_is_called_again_when_it_wants(cluster, actuator):
+    await actuator.apply({})
+    cluster.api.refusals = [(429, "later", "30")]
+    wanted = {"a@w": 0.5, "b@w": 0.5, "c@w": 0.5}
+    for _ in range(2):
+        results = await actuator.apply(wanted)
+        assert all("status 429: later" in str(results[name]) for name in wanted)
+    assert len(cluster.api.patches) == 1
+    actuator._rest = 0.0, None  # the 30 s are over
+    assert await actuator.apply(wanted) == wanted
+
+
 @pytest.mark.parametrize("status", [404, 410])
 async def test_a_pod_that_is_gone_is_no_fault(cluster, actuator, monkeypatch, status):
     await actuator.apply({})
