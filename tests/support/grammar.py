@@ -51,8 +51,6 @@ def _request(stream, at):
         raise _Wrong  # §3.2
     body, at = _body(stream, at, fields, minor)
     options = {o.strip() for o in b",".join(fields.get(b"connection", ())).lower().split(b",")}
-    if b"upgrade" in options and b"upgrade" in fields:
-        raise _Wrong  # another protocol may follow
     goes_on = b"close" not in options and (minor == 1 or b"keep-alive" in options)
     return Read(line[1], line[2], body), at, goes_on
 

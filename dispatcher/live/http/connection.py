@@ -192,8 +192,6 @@ class Connection(ClientConnection):
             if self._takes(data):
                 return
             self._cursor.reset()
-        if is_idle or self._state is states.HEAD:
-            data = head_checks.without_upgrade(data, self._cursor.head)
         fed = 0
         while fed < len(data):
             transport = self.output.transport
@@ -214,15 +212,17 @@ class Connection(ClientConnection):
     def _feed(self, data: bytes) -> None:
         """Feed the parser; input that it cannot read ends the connection."""
         self._cursor.read(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # refused already
-        except httptools.HttpParserCallbackError:
-            log.exception("connection of %s", self.peer)
-            self._refuse(500, "Internal error")
-        except httptools.HttpParserError as error:
-            self._refuse(400, f"Malformed request: {error}")
+        while data:
+            fed, data = data, b""
+            try:
+                self._parser.feed_data(fed)
+            except httptools.HttpParserUpgrade:
+                data = self._cursor.repeated()
+            except httptools.HttpParserCallbackError:
+                log.exception("connection of %s", self.peer)
+                self._refuse(500, "Internal error")
+            except httptools.HttpParserError as error:
+                self._refuse(400, f"Malformed request: {error}")
         self._cursor.keep()
 
     def _takes(self, data: bytes) -> bool:
@@ -327,14 +327,14 @@ class Connection(ClientConnection):
         objection: head_checks.Objection | None = head_checks.BAD_LINE
         if self._cursor.on_request_line(method, self._target):
             objection = head_checks.objection(head, parser, server, self._size, is_odd=self._is_odd)
-        self._size = self._quiet = 0
-        self._progressed = True
+        self._size, self._quiet, self._progressed = 0, 0, True
+        if objection == head_checks.UPGRADE and self._cursor.repeat():
+            self._request, self._state = None, states.REPEAT[self._state]
+            return
         if objection is not None:
             self._refuse(*objection)
             return
-        length = head.headers.get(b"content-length")
-        if length is not None:
-            self._cursor.on_length(int(length))
+        self._cursor.on_length(head.headers.get(b"content-length"))
         head.route = routes.parse(head.method, head.target)
         head.has_options = not OPTION_HEADERS.isdisjoint(head.headers)
         if self._is_free:

@@ -6,9 +6,11 @@ CRLF, so positions follow from its callbacks. The parser alone decides: if a pos
 two checks are skipped.
 """
 
+import re
 from typing import Final
 
 END: Final = b"\r\n\r\n"
+_UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
 _LOST: Final = -1
 _MOST_DIGITS: Final = 16
 
@@ -16,17 +18,16 @@ _MOST_DIGITS: Final = 16
 class Cursor:
     """Tracks positions: `read` before each feed, `keep` after it, `on_…` for the callbacks."""
 
-    __slots__ = ("_at", "_text")
+    __slots__ = ("_again", "_at", "_head", "_text")
 
     def __init__(self) -> None:
         self._at = 0
+        self._head = 0
+        """Where the last head begins."""
+        self._again = b""
+        """Input that is to be read once more."""
         self._text = b""
         """Bytes read so far, from the beginning of a message or of one of its lines."""
-
-    @property
-    def head(self) -> bytes | None:
-        """The head that is being read, as far as it came; None if the position is lost."""
-        return None if self._at < 0 else self._text
 
     def read(self, data: bytes) -> None:
         """Append new input."""
@@ -64,13 +65,35 @@ class Cursor:
         if end < 0:
             self._at = _LOST
             return True
-        self._at = end + len(END)
+        self._at, self._head = end + len(END), at
         return text.startswith(method + b" " + target + b" HTTP/", at)
 
-    def on_length(self, length: int) -> None:
-        """Skip a body with this length from the headers."""
-        if self._at >= 0:
-            self._at += length
+    def repeat(self) -> bool:
+        """Have the head that has just ended read once more, without its offer to upgrade.
+
+        A server may ignore the offer (RFC 9110 §7.8), and Java's HTTP client makes one with every
+        request; the parser would take what follows for another protocol. False if there is none to
+        take out, or the position is lost.
+        """
+        text, start, end = self._text, self._head, self._at
+        head = text[start:end] if end >= 0 else b""
+        again = _UPGRADE.sub(b"\r\nignored", head)
+        if again == head:
+            return False
+        self._again = again + text[end:]
+        return True
+
+    def repeated(self) -> bytes:
+        """Return the input from the head on that is to be read once more; nothing without one."""
+        again, self._again = self._again, b""
+        if again:
+            self._at, self._text = 0, again
+        return again
+
+    def on_length(self, length: bytes | None) -> None:
+        """Skip a body with this length from the headers, if they have one."""
+        if self._at >= 0 and length is not None:
+            self._at += int(length)
 
     def on_chunk(self) -> int:
         """Return the size of the chunk that begins, 0 if unknown; skip it."""

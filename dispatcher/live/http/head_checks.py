@@ -1,6 +1,5 @@
 """Objections to a request's head: input that two servers could read differently, or too large."""
 
-import re
 from typing import Final
 
 import httptools
@@ -21,31 +20,10 @@ Objection = tuple[int, str]
 _RARE: Final = frozenset({"CONNECT", "HEAD"})
 """Methods that need a second check."""
 
-
-# The name put in its place is as long: positions in the input stay right.
-_UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:|\Z)", re.IGNORECASE)
-
-_END: Final = b"\r\n\r\n"
-
 BAD_LINE: Final = 400, "Malformed request: a request line is METHOD SP TARGET SP HTTP/1.1"
 
-
-def without_upgrade(data: bytes, before: bytes | None) -> bytes:
-    """Return the next part of a head with its Upgrade, if any, under another name.
-
-    `before` are the parts that came already; without them (None) nothing is renamed. What follows
-    the head stays as it is. A server may ignore an Upgrade (RFC 9110 §7.8), and Java's HTTP client
-    offers HTTP/2 with every request; the parser would take what follows for another protocol.
-    """
-    if before is None:
-        return data
-    text, size = before + data, len(before)
-    end = text.find(_END, max(0, size - len(_END) + 1))
-    end = len(text) if end < 0 else end
-    start = max(0, size - len(b"\r\nupgrade"))
-    if _UPGRADE.search(text, start, end) is None:
-        return data
-    return (_UPGRADE.sub(b"\r\nignored", text[:end]) + text[end:])[size:]
+UPGRADE: Final = 501, "Upgrade: only HTTP/1.1 is known"
+"""Objection to an offer of another protocol, which can be taken out (`Cursor.repeat`)."""
 
 
 def objection(
@@ -93,9 +71,11 @@ def _framing_objection(  # noqa: PLR0911 - one each
     malformed = host_objection(head, origins)
     if malformed is not None:
         return malformed
-    if head.method == "CONNECT" or (b"connection" in headers and parser.should_upgrade()):
-        # The parser takes no body of these, and treats what follows as another protocol.
-        return 501, "Upgrade: only HTTP/1.1 is known"
+    # The parser takes no body of these two, and treats what follows as another protocol.
+    if head.method == "CONNECT":
+        return 501, "CONNECT: this is no proxy"
+    if b"connection" in headers and parser.should_upgrade():
+        return UPGRADE
     coding = headers.get(b"transfer-encoding", b"chunked").lower()
     if coding != b"chunked" or (b"transfer-encoding" in headers and head.version == "1.0"):
         return 501, f"Transfer-Encoding: {decoded(coding)}: only chunked is known"

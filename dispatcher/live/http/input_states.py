@@ -30,6 +30,7 @@ class InputStep(StrEnum):
     QUEUE = "queue"
     ACCEPT = "accept"
     COMPLETE = "complete"
+    REPEAT = "repeat"
     REFUSE = "refuse"
     CLOSE = "close"
 
@@ -43,6 +44,7 @@ INPUT: Final = LifeCycle(
         (Input.QUEUED, InputStep.ACCEPT): Input.BODY,
         (Input.QUEUED, InputStep.COMPLETE): Input.IDLE,
         (Input.BODY, InputStep.COMPLETE): Input.IDLE,
+        (Input.HEAD, InputStep.REPEAT): Input.IDLE,  # its offer to upgrade was taken out
         (Input.IDLE, InputStep.REFUSE): Input.REFUSED,
         (Input.HEAD, InputStep.REFUSE): Input.REFUSED,
         (Input.QUEUED, InputStep.REFUSE): Input.REFUSED,
@@ -62,5 +64,6 @@ BEGIN: Final = INPUT.step(InputStep.BEGIN)
 QUEUE: Final = INPUT.step(InputStep.QUEUE)
 ACCEPT: Final = INPUT.step(InputStep.ACCEPT)
 COMPLETE: Final = INPUT.step(InputStep.COMPLETE)
+REPEAT: Final = INPUT.step(InputStep.REPEAT)
 REFUSE: Final = INPUT.step(InputStep.REFUSE)
 CLOSE: Final = INPUT.step(InputStep.CLOSE)

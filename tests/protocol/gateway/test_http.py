@@ -93,6 +93,28 @@ async def test_an_offer_to_upgrade_in_a_head_in_pieces_is_ignored(harness, conne
         assert (await client.answer())[2] == b"[2]"
 
 
+@pytest.mark.parametrize("is_one_read", [True, False])
+async def test_an_offer_to_upgrade_of_a_pipelined_request_is_ignored(harness, connect, is_one_read):
+    await harness.open()
+    harness.backends[0].gate = asyncio.Event()
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c"
+    body = b"\r\nUpgrade: h2c\r\n\r\n"
+    chunked = HEAD + offer + b"\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n[2]\r\n0\r\n\r\n"
+    first, others = post(b"[1]"), post(body, offer) + chunked + post(b"[3]") + post(body, offer)
+    client = await connect()
+    if is_one_read:
+        client.send(first + others)
+    else:
+        client.send(first)
+        await harness.until(lambda: harness.backends[0].running == 1)
+        client.send(others)
+    harness.backends[0].gate.set()
+    answers = [await client.answer() for _ in range(5)]
+    assert [(a[0], a[2]) for a in answers] == [
+        (200, sent) for sent in (b"[1]", body, b"[2]", b"[3]", body)
+    ]
+
+
 MANY = {
     "chunks of one byte": (
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
