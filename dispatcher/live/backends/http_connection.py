@@ -72,6 +72,7 @@ class BackendConnection:
         "_done",
         "_habit",
         "_head",
+        "_has_head",
         "_is_framed",
         "_is_fresh",
         "_is_odd",
@@ -103,6 +104,8 @@ class BackendConnection:
         self._habit = MissStreak()
         self._is_fresh = False
         """True while nothing of the answer has arrived."""
+        self._has_head = False
+        """True once its headers are complete: what else looks like one is a trailer."""
         self._is_odd = False
         """True if more arrived than was requested."""
         self._body = Body()
@@ -134,7 +137,7 @@ class BackendConnection:
         assert self.transport is not None
         self._done = done
         self._is_fresh = True
-        self._is_framed = self._until_close = False
+        self._has_head = self._is_framed = self._until_close = False
         self._content_type = "application/json"
         self._content_encoding: str | None = None
         self._more = ""
@@ -292,6 +295,8 @@ class BackendConnection:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep the headers that describe the body, and when to come again."""
         self._reading.work += 1
+        if self._has_head:
+            return  # a trailer must not be taken for a header (RFC 9110 §6.5.1)
         length = len(name)  # most headers differ by length
         if length in (14, 17) and name.lower() in (b"content-length", b"transfer-encoding"):
             self._is_framed = True
@@ -312,6 +317,7 @@ class BackendConnection:
         if status < 100:
             raise ValueError("status below 100")
         if status >= 200:  # otherwise interim: more headers follow
+            self._has_head = True
             self._until_close = not self._is_framed
             self._room += 2 * self.most + MOST_HEAD  # includes the framing of a chunked body
 

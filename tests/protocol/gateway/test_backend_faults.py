@@ -96,6 +96,26 @@ async def test_an_interim_answer_leaves_nothing_on_the_final_one(harness):
     assert "Content-Encoding" not in headers
 
 
+async def test_trailers_of_an_answer_are_dropped(harness):
+    await harness.open()
+
+    async def trailed(request, body):
+        request.transport.write(
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"2\r\n{}\r\n0\r\nContent-Type: text/late\r\nContent-Encoding: gzip\r\n"
+            b"Retry-After: 9\r\nInference-Header-Content-Length: 1\r\n"
+            b"Transfer-Encoding: gzip\r\n\r\n"
+        )
+        await asyncio.sleep(10)
+
+    harness.backends[0].behave = trailed
+    status, body, headers = await harness.predict()
+    assert (status, body) == (200, b"{}")
+    assert headers["Content-Type"] == "application/json"
+    late = {"Content-Encoding", "Retry-After", "Inference-Header-Content-Length"}
+    assert late.isdisjoint(headers)
+
+
 async def test_a_transfer_coding_may_be_followed_by_a_blank(harness):
     await harness.open()
 
