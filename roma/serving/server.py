@@ -21,6 +21,7 @@ from roma.serving.errors import ListenError, ModelDirectoryError
 from roma.serving.models import Models, Source
 from roma.serving.rest import RestServer
 from roma.serving.workers import ComputeThreads
+from roma.telemetry.exhaustion import report_exhaustion
 from roma.tensors import frameworks
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ async def run_model_server(settings: ServerSettings) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     loop = asyncio.get_running_loop()
+    report_exhaustion(loop)
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)

@@ -27,6 +27,7 @@ from roma.config.reload import reloads
 from roma.config.schema import Config
 from roma.config.workers import WorkerConfig
 from roma.domain.errors import ActuationError, BrokerRefused, EngineError, LaunchError
+from roma.telemetry.exhaustion import report_exhaustion
 from supervisor.broker.broker import Broker
 from supervisor.broker.engine import connected
 from supervisor.executables import Reading
@@ -62,6 +63,7 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, launcher: boo
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    report_exhaustion(loop)
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
     async with connected(worker.containers) as engine, contextlib.AsyncExitStack() as stack:

@@ -23,6 +23,7 @@ from roma.security.admin_guard import TokenGuard, guard
 from roma.security.admin_ports import AdminPorts
 from roma.security.tls import server_context
 from roma.security.tokens import watched
+from roma.telemetry.exhaustion import report_exhaustion
 from supervisor.claims import Claims
 from supervisor.live import api
 from supervisor.live.actuation import ActuationContext, prepare
@@ -49,9 +50,10 @@ async def run(
     shared = peers.exchange_token(config)
     scraping = watched(config.tokens.metrics, "tokens.metrics")
     calling_tls = peers.to_dispatchers(config)
-    stop = asyncio.Event()
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    report_exhaustion(loop)
     for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+        loop.add_signal_handler(signum, stop.set)
     control, port = config.control, config.control_port(workers[0])
     async with peers.session(calling_tls) as session, contextlib.AsyncExitStack() as stack:
         gpus = stack.enter_context(Gpus())

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import gzip
 import io
 import json
@@ -455,20 +456,50 @@ async def _ready_line(process):
     raise AssertionError("ended without being ready")
 
 
-async def test_sigint_in_this_process_stops_it_too(saved_models, capfd):
-    settings = ServerSettings({"half": saved_models / "half"}, port=0)
-    running = asyncio.ensure_future(run_model_server(settings))
+async def is_ready(running, capfd):
+    """Wait until a server in this process is ready; return what it has written."""
     said = ""
 
-    def is_ready():
+    def has_said_so():
         nonlocal said
         said += capfd.readouterr().err
         return running.done() or "ready on" in said
 
-    await until(is_ready)
+    await until(has_said_so)
+    return said
+
+
+async def test_sigint_in_this_process_stops_it_too(saved_models, capfd):
+    settings = ServerSettings({"half": saved_models / "half"}, port=0)
+    running = asyncio.ensure_future(run_model_server(settings))
+    said = await is_ready(running, capfd)
     os.kill(os.getpid(), signal.SIGINT)
     await running
     assert said.count("\n") == said.count("ready on http://127.0.0.1:") == 1
+
+
+async def test_a_server_without_descriptors_says_so_in_a_line_and_recovers(
+    saved_models, path, monkeypatch, caplog, capfd
+):
+    settings = ServerSettings({"half": saved_models / "half"}, socket=path)
+    running, loop = asyncio.ensure_future(run_model_server(settings)), asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    await is_ready(running, capfd)
+    with monkeypatch.context() as exhausted:
+
+        def accept(_):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        exhausted.setattr(asyncio.constants, "ACCEPT_RETRY_DELAY", 0.01)
+        exhausted.setattr(socket.socket, "accept", accept)
+        answer = asyncio.ensure_future(_status_by(path))
+        await until(lambda: caplog.records)
+    assert await answer == 200
+    os.kill(os.getpid(), signal.SIGINT)
+    await running
+    loop.set_exception_handler(before)
+    said = "connections cannot be accepted (too many open files): trying again every second"
+    assert [record.message for record in caplog.records] == [f"{said} (ulimit -n)"]
 
 
 @pytest.fixture
