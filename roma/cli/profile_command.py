@@ -18,6 +18,7 @@ from roma.cli.options import ConfigFile
 from roma.config import schema as roma_config
 from roma.config.profile import MachineProfile, ModelProfile, Profiles
 from roma.config.schema import Config
+from roma.config.watched_file import home
 from roma.domain.errors import ConfigError, in_words
 from roma.tools.profiling import inputs, machine, measure, plan, report
 from roma.tools.profiling.inputs import Inputs
@@ -140,7 +141,7 @@ def _config(file: Path) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: cannot be read: {in_words(error)}") from error
     config = roma_config.parse(text, source=str(file))
-    base = file.resolve().parent
+    base = home(file)
     models = {
         name: m if m.path is None else m.model_copy(update={"path": base / m.path})
         for name, m in config.models.items()

@@ -14,6 +14,7 @@ from roma.config import checks, policy_file, presets, renamed, yaml_file
 from roma.config import profile as profiles
 from roma.config.scheduling import QualityConfig
 from roma.config.topology import Topology
+from roma.config.watched_file import home
 from roma.domain.errors import ConfigError, in_words, naming
 from roma.domain.model import ModelSpec
 from roma.domain.variants import Variant
@@ -40,7 +41,7 @@ def load(path: Path) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
     config = parse(text, source=str(path))
-    base = path.resolve().parent
+    base = home(path)
     with naming("profile"):
         measured = profiles.load(base / config.profile).models if config.profile else {}
     models = {

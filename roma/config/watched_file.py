@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 LOOK = 1.0
 """Seconds between two checks of the files."""
 
+MOST_LINKS = 40
+"""Most links in a row that Linux follows."""
+
 Stamp = tuple[int, int, int]
 
 T = TypeVar("T")
@@ -103,6 +106,22 @@ def stamp(path: Path) -> Stamp | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def home(file: Path) -> Path:
+    """Return the directory from which relative paths in a file count: where links lead.
+
+    But a link to a directory beside it stays: a cluster changes the files of a volume by leading
+    such a link to a new directory and removing the old one, which a path must not name. `..` means
+    the same behind both, also for engines that take it for text.
+    """
+    file = file.absolute()
+    for _ in range(MOST_LINKS):
+        if not file.is_symlink():
+            break
+        file = file.parent / file.readlink()
+    found, parent = file.parent.resolve(), file.parent.parent.resolve()
+    return parent / file.parent.name if found.parent == parent else found
 
 
 def check_regular(path: Path) -> None:

@@ -13,6 +13,7 @@ from ruamel.yaml.error import YAMLError
 from roma.config import file_edit, schema
 from roma.config.diff import compare
 from roma.config.schema import Config
+from roma.config.watched_file import home
 from roma.deploy.model_paths import unservable
 from roma.domain.errors import ConfigError, in_words
 
@@ -41,7 +42,7 @@ def _edited(file: Path, change: Callable[[Document], None]) -> Config:
     change(document)
     unchanged = [m for m, entry in document["models"].items() if before.get(m) == entry]
     # Relative paths count from where a link leads.
-    scratch = file.resolve().with_name(f".{file.name}.{os.getpid()}")
+    scratch = home(file) / f".{file.name}.{os.getpid()}"
     try:
         _pin(document, old, file, unchanged)
         scratch.write_text(_text(document), encoding="utf-8")

@@ -1,6 +1,7 @@
 """Which changes of a roma.yaml a running deployment takes over, and which it refuses."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from roma.config import schema
 from roma.config.diff import compare
 from roma.config.reload import ConfigWatch
+from roma.config.watched_file import Watched
 from roma.domain.errors import ConfigError
+from roma.security import api_keys
 
 FILE = """
 models:
@@ -209,3 +212,44 @@ def test_nothing_but_a_file_is_read_again(tmp_path, caplog, make):
     make(file)
     assert watch.look() is None
     assert caplog.messages == [f"{file}: nothing is changed: {file}: not a regular file"]
+
+
+def test_files_of_a_volume_whose_directory_is_swapped_are_followed(tmp_path):
+    """As Kubernetes mounts ConfigMaps and Secrets: the directory of the old files is removed."""
+
+    def fill(number, text, keys):
+        directory = tmp_path / f"..{number}"
+        directory.mkdir()
+        (directory / "roma.yaml").write_text(text)
+        (directory / "keys.yaml").write_text(keys)
+        (tmp_path / "..new").symlink_to(directory.name)
+        (tmp_path / "..new").replace(tmp_path / "..data")
+
+    text = FILE.replace("/m/", "m/") + "gateway: {keys: keys.yaml}\n"
+    key = "  abcdefgh: {hash: 'sha256:%s', models: '*'}\n" % ("0" * 64)
+    fill(1, text, f"keys:\n{key}")
+    for name in ("roma.yaml", "keys.yaml"):
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    file = tmp_path / "roma.yaml"
+    config = schema.load(file)
+    watch, path = ConfigWatch(file, config), config.gateway.keys
+    keys = Watched([path], lambda: api_keys.load(path))
+    assert list(keys.value.keys) == ["abcdefgh"]
+    fill(2, text.replace("workers:", NEW), "keys: {}\n")
+    shutil.rmtree(tmp_path / "..1")
+    assert list(watch.look().models) == ["a", "b", "c"]
+    assert keys.look()
+    assert not keys.value.keys
+
+
+@pytest.mark.parametrize(("target", "kept"), [("v2", True), ("releases/v2", False)])
+def test_a_link_to_a_directory_stays_only_beside_it(tmp_path, target, kept):
+    directory = tmp_path / target
+    directory.mkdir(parents=True)
+    (tmp_path / "now").symlink_to(target)
+    (directory / "roma.yaml").write_text(FILE.replace("/m/", "../m/"))
+    config = schema.load(tmp_path / "now" / "roma.yaml")
+    base = tmp_path / "now" if kept else directory
+    assert config.models["a"].path == base / "../m/a"
+    # An engine shortens a path as text.
+    assert os.path.normpath(base / "../m/a") == os.path.realpath(base / "../m/a")

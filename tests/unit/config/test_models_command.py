@@ -74,6 +74,17 @@ def test_a_link_stays_and_what_it_leads_to_is_edited(file, tmp_path):
     assert [p.name for p in link.parent.iterdir()] == ["roma.yaml"]
 
 
+def test_a_file_in_a_directory_behind_a_link_is_edited(file, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    models("remove", link / file.name, "c")
+    assert list(schema.load(file).models) == ["a", "b"]
+    (tmp_path / "models" / "d" / "1").mkdir(parents=True)
+    path = str(link / "models/d")
+    models("add", link / file.name, "d", "--path", path, "--response-time", "0.5")
+    assert (schema.load(file).models["d"].path / "1").samefile(tmp_path / "models/d/1")
+
+
 def test_links_in_a_circle_are_named(tmp_path):
     link = tmp_path / "roma.yaml"
     link.symlink_to(link)
