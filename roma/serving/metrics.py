@@ -61,7 +61,8 @@ class Meter:
                 total += count
                 limit = "+Inf" if bound is None else f"{bound:g}"
                 yield f'{name}_bucket{{{labels},le="{limit}"}} {total}'
-            yield f"{name}_sum{{{labels}}} {found.total:g}"
+            # In full: of six digits, a mean over the last minutes would be made of steps.
+            yield f"{name}_sum{{{labels}}} {found.total!r}"
             yield f"{name}_count{{{labels}}} {total}"
 
 

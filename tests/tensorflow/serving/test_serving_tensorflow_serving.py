@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from roma.serving.api import ServingAction, ServingCall
 from roma.serving.errors import ListenError, ModelDirectoryError, ModelLoadError
+from roma.serving.metrics import Meter
 from roma.serving.server import ModelServer, ServerSettings
 from roma.serving.versions import find
 from roma.tools.demo.ports import free_ports
@@ -127,6 +128,15 @@ async def test_metrics_count_what_became_of_requests(serving):
     ]
     assert buckets == sorted(buckets)
     assert buckets[-1] == 2
+
+
+def test_a_sum_of_days_counts_milliseconds():
+    meter = Meter()
+    for seconds in (86_400.0, 0.001):
+        meter.count("m", "predict", "REST", "OK", seconds)
+    families = text_string_to_metric_families(meter.text().decode())
+    samples = [s for f in families for s in f.samples if s.name.endswith("latency_sum")]
+    assert [s.value for s in samples] == [86_400_001_000.0]
 
 
 COUNT = ":tensorflow:serving:request_count"
