@@ -1,4 +1,4 @@
-"""`roma top`: the dashboard, once a second; below each other where there is no terminal."""
+"""`roma top`: the dashboard, once a second; below each other where there is no screen."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,8 @@ async def _show(at: AdminTarget) -> None:
     console = wide_console()
     with contextlib.ExitStack() as stack:
         live = None
-        if console.is_terminal:
+        # A dumb terminal has no screen to redraw: rich would show nothing.
+        if console.is_terminal and not console.is_dumb_terminal:
             live = stack.enter_context(Live(console=console, screen=True, auto_refresh=False))
         while True:
             screen = Screen(console.width, None if live is None else console.height)

@@ -359,3 +359,25 @@ def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
         process.wait()
         os.close(main)
         os.close(terminal)
+
+
+def test_top_prints_one_view_below_the_other_where_a_terminal_is_dumb():
+    main, terminal = pty.openpty()
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "roma", "top", "--url"]
+    seen = b""
+    with serving({"/control/v1/dashboard": (200, VIEW)}) as url:
+        process = subprocess.Popen(
+            [*command, url], stdin=terminal, stdout=terminal, env=os.environ | {"TERM": "dumb"}
+        )
+        try:
+            while seen.count(b"1 of 1 models late") < 2:
+                assert select.select([main], [], [], 60)[0], seen
+                seen += os.read(main, 4096)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            process.wait()
+            os.close(main)
+            os.close(terminal)
+    assert b"\x1b" not in seen
