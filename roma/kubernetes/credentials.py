@@ -106,8 +106,15 @@ def find(kubeconfig: Path | None = None, context: str | None = None) -> ClusterC
 
 def _listed() -> list[Path]:
     names = [name for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
-    paths = [Path(name) for name in names] or [Path.home() / ".kube" / "config"]
+    paths = [Path(name) for name in names] or [_home() / ".kube" / "config"]
     return [path for path in paths if path.exists()] or paths[:1]
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # neither $HOME nor an entry of this user, as in many containers
+        return Path("~")
 
 
 def _in_cluster(host: str, port: str) -> ClusterCredentials:

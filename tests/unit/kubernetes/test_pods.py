@@ -219,6 +219,19 @@ def test_a_kubeconfig_names_the_server_the_namespace_and_the_token(tmp_path, mon
     assert find().server == found.server
 
 
+def test_a_user_without_a_home_is_told_what_is_missing(monkeypatch):
+    """As in a container whose user is a mere number."""
+
+    def nobody(_):
+        raise KeyError("no such user")
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("HOME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match=r"^~/\.kube/config: cannot be read: No such file"):
+        find()
+
+
 def test_of_several_kubeconfigs_the_first_that_has_an_entry_is_followed(tmp_path, monkeypatch):
     first, second = tmp_path / "one", tmp_path / "two"
     for directory in (first, second):
