@@ -25,6 +25,9 @@ from roma.serving.models import Models
 from roma.serving.rpc import Method, services
 from roma.serving.workers import ComputeThreads
 
+MOST = 2**31 - 1
+"""Most bytes of a message, for gRPC and for protobuf, however large a REST body may be."""
+
 MAX_ERROR_TEXT = 1024
 """Most characters of an error text, which is sent in a header; TensorFlow Serving's limit."""
 
@@ -63,7 +66,7 @@ class GrpcServer:
         """Listen on a port, 0 for a free one, on a Unix socket, or both; raises ListenError."""
         server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", self._max_bytes),
+                ("grpc.max_receive_message_length", min(MOST, self._max_bytes)),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),  # else two servers would share a port unnoticed
             ]

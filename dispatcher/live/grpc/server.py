@@ -23,7 +23,7 @@ usual safety net, changes nothing. An x-request-id is returned in the trailing m
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -37,6 +37,9 @@ from dispatcher.live.service import Service
 from roma.config.sockets import refusal, refuse_taken
 from roma.config.workers import UNIX
 
+MOST: Final = 2**31 - 1
+"""Most bytes of a message, for gRPC and for protobuf; an HTTP body may have one more."""
+
 
 class GatewayGrpcServer:
     """The gRPC port, `shared` with other dispatchers of this machine, and its Unix socket."""
@@ -45,7 +48,7 @@ class GatewayGrpcServer:
         self._service = service
         self._server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", http.bounds.max_body_bytes),
+                ("grpc.max_receive_message_length", min(MOST, http.bounds.max_body_bytes)),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", http.limits.head_bytes),
                 ("grpc.absolute_max_metadata_size", http.limits.head_bytes),

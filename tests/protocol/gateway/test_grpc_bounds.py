@@ -67,6 +67,11 @@ async def guarded(harness, tmp_path):
     return harness
 
 
+async def test_a_body_may_be_larger_than_any_message(harness):
+    await harness.open(speaks_grpc=True, max_body=2**31)
+    assert (await harness.call(PREDICT, asking(PREDICT)))[0] == Code.OK
+
+
 async def ended(client):
     async with asyncio.timeout(20):
         await client.ended.wait()

@@ -97,6 +97,11 @@ async def test_a_number_beyond_every_version_is_no_fault_of_the_server(serving, 
         odd.rmdir()
 
 
+async def test_a_rest_body_may_be_larger_than_any_message(serving):
+    async with serving("half", grpc_port=0, max_body_bytes=2**31) as client:
+        assert (await client.post("/v1/models/half:predict", {"instances": [2]}))[0] == 200
+
+
 # Metrics
 
 
