@@ -71,6 +71,9 @@ _FAULTS: Final = (Result.ERROR, Result.FAILURE)
 EARLY: Final = 0.05
 """Seconds before a client's own deadline within which a model server may have given up for it."""
 
+MOST_MS: Final = 2**31 - 1
+"""Most milliseconds that a model server is told; a gRPC deadline may be years away."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Call:
@@ -358,7 +361,7 @@ class Driver:
         lines, context = "", call.context
         if call.deadline is not None:
             left = call.arrived + call.deadline - self.clock()
-            lines = f"X-Request-Timeout-Ms: {max(1, round(left * 1000))}\r\n"
+            lines = f"X-Request-Timeout-Ms: {min(MOST_MS, max(1, round(left * 1000)))}\r\n"
         if context is None:
             return lines
         if context.trace is None:

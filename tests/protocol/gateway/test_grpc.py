@@ -263,6 +263,15 @@ async def test_what_is_left_of_a_deadline_goes_to_the_model_server_which_keeps_i
     assert (backend.cancelled, harness.queue.failed) == (0, 0)
 
 
+async def test_a_deadline_months_away_is_one_that_a_model_server_accepts(harness):
+    await harness.open(speaks_grpc=True)
+    low = (("x-request-priority", "low"),)
+    code, _, _, _ = await harness.call(PREDICT, asking(PREDICT), timeout=1e7, metadata=low)
+    assert code is Code.OK
+    seen = harness.grpc_backends[0].seen[0][1]
+    assert [v for k, v in seen if k == "x-request-timeout-ms"] == [str(2**31 - 1)]
+
+
 async def test_a_deadline_looser_than_the_models_changes_nothing(harness):
     await harness.open(speaks_grpc=True, deadline=5, response_time=5)
     code, _, _, _ = await harness.call(PREDICT, asking(PREDICT), timeout=3600)
