@@ -77,12 +77,16 @@ class FileScaler:
         """Write the workers of each model into the file; one edit, so all of it or nothing."""
         if not commands:
             return []
-        config = schema.load(self._file)
-        places = {command.model: placed_on(config, command.model) for command in commands}
-        for command in commands:
-            _move(command, places[command.model])
+        places: dict[str, list[str]] = {}
 
         def change(document: Document) -> None:
+            config = schema.load(self._file)  # as it is now that nobody else edits it
+            for command in commands:
+                model = command.model
+                if model not in config.models:
+                    known = ", ".join(config.models)
+                    raise ConfigError(f"models.{model}: must be one of {known}")
+                _move(command, places.setdefault(model, placed_on(config, model)))
             for model, workers in places.items():
                 set_workers(document["models"][model], workers)
 

@@ -260,6 +260,7 @@ async def carried_out(file, *commands):
     ("commands", "message"),
     [
         ([StartReplica("a")], r"models\.a\.workers: must be named"),
+        ([StartReplica("gone", "u")], r"models\.gone: must be one of a, b, c$"),
         ([StartReplica("a", "u")], r"models\.a\.workers = u: has a replica already"),
         (
             [StartReplica("a", "x")],
