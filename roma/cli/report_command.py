@@ -38,7 +38,8 @@ def write(directory: Path, out: Path, title: str | None, pictures: Path | None) 
     try:
         report = build(directory, title=title, pictures=pictures)
         out.parent.mkdir(parents=True, exist_ok=True)
-        file_edit.output(out, report.html)
+        # The name of a directory, which is the title, need not be UTF-8.
+        file_edit.output(out, report.html.encode("utf-8", "replace"))
     except OSError as error:
         raise ConfigError(
             f"roma report: {error.filename or out}: cannot be written: {error.strerror}"

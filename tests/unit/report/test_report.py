@@ -350,6 +350,13 @@ def test_the_run_is_not_touched(run):
     assert {f.name: f.stat().st_mtime_ns for f in run[1].iterdir()} == before
 
 
+def test_a_title_that_is_no_utf_8_is_written_as_far_as_it_is(run, tmp_path):
+    out = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["report", str(run[1]), "--title", "a\udcff", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "<title>a?" in out.read_text()
+
+
 def test_a_page_that_cannot_be_written_is_named(run):
     done = CliRunner().invoke(app, ["report", str(run[1]), "--out", "/dev/full"])
     assert isinstance(done.exception, ConfigError)
