@@ -75,7 +75,9 @@ class Echo(Handler):
 
 
 def serve(handler):
-    return Server(handler, LimitsConfig(), max_body_bytes=100_000)
+    server = Server(handler, LimitsConfig(), max_body_bytes=100_000)
+    server.date = b"Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n"  # answers are compared
+    return server
 
 
 def talk(server, reads, *, forgets=False):
