@@ -1,13 +1,18 @@
 """GET /metrics of a real dispatcher, read as Prometheus reads it: the very counts that clients saw."""
 
 import asyncio
+import threading
 
 import pytest
 from aiohttp import web
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as openmetrics_families,
 )
 from prometheus_client.parser import text_string_to_metric_families
+
+from roma.domain.stats import Histogram
+from roma.telemetry import prometheus
 
 
 async def scrape(harness, parse=text_string_to_metric_families, **headers):
@@ -70,3 +75,28 @@ async def test_the_client_chooses_the_format(harness, accept):
     parse = openmetrics_families if "openmetrics" in accept else text_string_to_metric_families
     found = await scrape(harness, parse, Accept=accept)
     assert found["roma_requests_total", "cpu", "m", "answered"] == 1
+
+
+async def test_a_histogram_has_the_counts_of_the_moment_and_is_written_in_a_thread(monkeypatch):
+    add, threads = HistogramMetricFamily.add_metric, []
+
+    def recorded(*arguments):
+        threads.append(threading.current_thread())
+        return add(*arguments)
+
+    monkeypatch.setattr(HistogramMetricFamily, "add_metric", recorded)
+    counts = Histogram((0.5, 1.0))
+    counts.add(0.75)
+    metric = prometheus.histogram("times_seconds", "Times.", ["model"], [(("m",), counts)])
+    counts.add(0.75)
+    body, _ = await prometheus.encoded("", [metric])
+    (family,) = text_string_to_metric_families(body.decode())
+    assert [(s.name, s.labels.get("le"), s.value) for s in family.samples] == [
+        ("roma_times_seconds_bucket", "0.5", 0),
+        ("roma_times_seconds_bucket", "1.0", 1),
+        ("roma_times_seconds_bucket", "+Inf", 1),
+        ("roma_times_seconds_count", None, 1),
+        ("roma_times_seconds_sum", None, 0.75),
+    ]
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
