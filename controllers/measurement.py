@@ -99,6 +99,11 @@ class Demand:
     terms: dict[str, float] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def rests(self) -> bool:
+        """True if nothing needs these cores, and they are given back by and by."""
+        return DECAY in self.terms
+
     def with_adjustment(self, cores: float, term: str, why: str | None = None) -> "Demand":
         """Return the demand for `cores` instead; `term` records the difference."""
         if self.cores is None or cores == self.cores:
@@ -121,9 +126,11 @@ def hold(why: str) -> Demand:
 
 
 IDLE = "idle: nothing arrives, waits or runs"
+DECAY = "decay"
+"""Term of what an executable gives back while nothing needs it."""
 
 
 def resting(applied: float, factor: float, why: str = IDLE) -> Demand:
     """Return a demand that gives cores back while there is nothing for them to do."""
     demand = Demand(applied, why, {"applied": applied})
-    return demand.with_adjustment(applied * factor, "decay")
+    return demand.with_adjustment(applied * factor, DECAY)

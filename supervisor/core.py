@@ -238,7 +238,10 @@ class Supervisor:
                 status.law_state, measurement, dt=dt, lo=minimum, hi=managed.maximum
             )
             status.cost = status.cost.update(measurement)
-        loads = not unobservable_reason and measurement is None and not self._is_waited_for(status)
+        if measurement is not None:
+            loads = self._is_untried(status, demand)
+        else:
+            loads = not unobservable_reason and not self._is_waited_for(status)
         want = self._want(status, demand, loads=loads)
         return _Decided(want, demand, measurement, minimum, fresh, used)
 
@@ -259,6 +262,14 @@ class Supervisor:
         """Return True if a lost executable still counts among those that serve."""
         assert self._ticked_at is not None
         return status.is_waited_for and self._ticked_at - status.lost_at < RESTART_PATIENCE
+
+    @staticmethod
+    def _is_untried(status: ExecutableStatus, demand: Demand) -> bool:
+        """Return True if it gives back the cores that it began with: no request needed them yet.
+
+        Once the cost of a request is known, what it keeps is what the next one needs.
+        """
+        return demand.rests and status.cost.value(status.managed.cost) is None
 
     def _note_loss(self, status: ExecutableStatus) -> None:
         if status.is_live:

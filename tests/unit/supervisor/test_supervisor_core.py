@@ -278,6 +278,32 @@ def test_the_load_is_shared_by_those_that_serve():
     assert seen == [None, 3, 2, 3]
 
 
+def test_the_cores_that_a_model_began_with_are_for_others_until_its_first_request():
+    """Its cost is unknown; it gives them back by and by if nobody needs them."""
+    names = ("m@w", "n@w")
+    core = build(managed=[Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=4.0) for n in names])
+
+    def tick(now, busy, first):
+        models = (
+            report("m", arrivals=busy, completed_cpu=busy),
+            report("n", arrivals=first, in_flight=first),
+        )
+        executors = (
+            ExecutorReport("m@w", "busy", 1, busy),
+            ExecutorReport("n@w", "busy" if first else "idle", first, 0),
+        )
+        answer = ExchangeReply("e1", models, executors)
+        seen = {"m@w": reading(2.0, 0.05 * busy), "n@w": reading(2.0)}
+        return {c.executable: c.cores for c in core.tick({"d": answer}, seen, now=now)}
+
+    tick(1.0, 0, 0)
+    assert tick(2.0, 70, 0)["m@w"] == pytest.approx(3.6, abs=0.3)
+    assert core.status["n@w"].demand + core.status["m@w"].demand > 4.0
+    assert core.status["m@w"].allocation == pytest.approx(core.status["m@w"].demand, abs=0.001)
+    tick(3.0, 140, 1)
+    assert core.status["n@w"].allocation == pytest.approx(core.status["n@w"].demand, abs=0.001)
+
+
 def test_a_limit_that_nobody_can_mean_keeps_no_other_from_being_confirmed():
     managed = [Managed(n, M, 0.1, 4.0, initial=1.0) for n in ("m@w", "x@w", "y@w")]
     core = build(managed=managed)

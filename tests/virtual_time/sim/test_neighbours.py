@@ -72,6 +72,22 @@ def test_a_neighbour_that_is_down_holds_its_minimum_alone():
     assert cores[-1] == 0.02
 
 
+def test_models_that_nobody_asks_take_no_cores_from_a_busy_one_at_the_start():
+    """Three quarters of the worker, while three others still hold what they loaded with."""
+    names = ("busy", "a", "b", "c")
+    file = {
+        "models": {name: {"path": name, "sla": {"response_time": 0.5}} for name in names},
+        "workers": [{"name": "w", "cores": 4}],
+        "plant": {
+            "duration": 10,
+            "models": {name: {"cost": 0.05, "noise": 0.3} for name in names}
+            | {"busy": {"cost": 0.05, "noise": 0.3, "load": {"profile": "60"}}},
+        },
+    }
+    result = Simulation(from_config(Config.model_validate(file), seed=1)).run()
+    assert result.models[0].violations <= 0.02 * result.models[0].arrivals
+
+
 @pytest.mark.long
 def test_a_rare_request_to_a_big_model_is_in_time():
     """0.25 core-seconds within 0.6 s, after a minute of silence: 0.1 cores would take 2.5 s."""
