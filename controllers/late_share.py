@@ -1,6 +1,6 @@
 """`late_share`: the cores that queueing theory asks for, with a margin set by the late share.
 
-    u = ĉλ + κ·(n(λ) - ĉλ)        divided among the W executables that serve the model
+    u = ĉλ + κ·(n(λ) - ĉλ)        divided among the W executables that serve the model (`part`)
     x += s·(late - 3/4·ε·requests)  a period;  κ = e^x above 0, 1 + x below it
 
 λ is the present rate of requests (controllers/rate.py), n(λ) the cores for it if arrivals are
@@ -149,8 +149,22 @@ def late_share_step(
     terms = {"load": work / m.workers, "margin": (cores - work) / m.workers}
     facts = {"cost": c, "load": rate.mean, "kappa": kappa}
     demand = Demand(cores / m.workers, why, terms, facts)
-    demand = demand.with_adjustment(max(cores, drain) / m.workers, "backlog").clipped(lo, hi)
+    demand = demand.with_adjustment(part(cores, m), "smaller_replicas")
+    demand = demand.with_adjustment(part(max(cores, drain), m), "backlog").clipped(lo, hi)
     return demand, LateShareState(rate, x, cost, demand.cores, by_gpu)
+
+
+def part(cores: float, m: Measurement) -> float:
+    """Return an executable's part of a model's cores: as much as others, and what they cannot have.
+
+    Replicas on workers of different sizes cannot carry the same load.
+    """
+    left, among = cores, m.workers
+    for most in m.smaller:
+        if most * among >= left:
+            break
+        left, among = left - most, among - 1
+    return left / among
 
 
 def _for_cpus(

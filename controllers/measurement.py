@@ -12,13 +12,14 @@ class Measurement:
     was answered. `shed` counts requests refused because they could not be answered in time; they
     are violations although no response time stands for them. `usage` is the core-seconds this
     executable used, `completed_here` the requests it answered, `in_flight_here` those it runs at
-    the end; `workers` is the number of executables that serve the model on CPUs, `applied` what the
-    actuator confirmed last. `throttled` is the share of the period's quota periods in which the
-    executable ran out of quota, None if unknown. `profile` is the model's measured cost in
-    core-seconds per request, None if unknown. `violations` counts the requests that broke the
-    promise, those that were `shed` or `failed` among them; `budget` is the share that may, None of
-    a promise on the mean. A request can use `threads` cores. Quotas are set per `quota_period`
-    seconds; one with burst can save up `bucket` seconds of it. `on_gpu`: GPUs serve the model too.
+    the end; `workers` is the number of executables that serve the model on CPUs, `smaller` the most
+    cores of those that can have fewer than this one, ascending. `applied` is what the actuator
+    confirmed last. `throttled` is the share of the period's quota periods in which the executable
+    ran out of quota, None if unknown. `profile` is the model's measured cost in core-seconds per
+    request, None if unknown. `violations` counts the requests that broke the promise, those that
+    were `shed` or `failed` among them; `budget` is the share that may, None of a promise on the
+    mean. A request can use `threads` cores. Quotas are set per `quota_period` seconds; one with
+    burst can save up `bucket` seconds of it. `on_gpu`: GPUs serve the model too.
     """
 
     response_time: float | None
@@ -46,6 +47,7 @@ class Measurement:
     quota_period: float = 0.1
     bucket: float = 0.1
     on_gpu: bool = False
+    smaller: tuple[float, ...] = ()
 
     @property
     def idle(self) -> bool:

@@ -31,11 +31,12 @@ def build_core(config: Config, worker: WorkerConfig) -> Supervisor:
 
 def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
     """Return the executables that a worker's supervisor controls."""
-    replicas: defaultdict[str, list[str]] = defaultdict(list)
-    for e in executables(config):
-        if e.spec.device is Device.CPU:
-            for model in e.spec.models:
-                replicas[model].append(e.name)
+    replicas: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+    for each in config.workers:
+        for e in on_worker(config, each):
+            if e.spec.device is Device.CPU:
+                for model in e.spec.models:
+                    replicas[model].append((_maximum(e, each), e.name))
     on_gpus = _on_gpus(config)
     specs = {spec.name: spec for spec in config.model_specs}
     return [
@@ -43,9 +44,10 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
             name=e.name,
             model=specs[e.spec.models[0]],
             minimum=e.min_cores,
-            maximum=min(e.max_cores, worker.allocatable),
+            maximum=_maximum(e, worker),
             initial=e.spec.cores,
-            replicas=tuple(replicas[e.spec.models[0]]),
+            replicas=tuple([name for _, name in replicas[e.spec.models[0]]]),
+            smaller=_smaller(replicas[e.spec.models[0]], _maximum(e, worker)),
             cost=_cost(config, e.spec.models[0]),
             threads=e.spec.threads,
             in_flight=e.spec.in_flight,
@@ -62,6 +64,15 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
         )
         for e in controlled(config, worker)
     ]
+
+
+def _maximum(executable: Executable, worker: WorkerConfig) -> float:
+    return min(executable.max_cores, worker.allocatable)
+
+
+def _smaller(replicas: list[tuple[float, str]], maximum: float) -> tuple[tuple[float, str], ...]:
+    """Return the replicas that can have fewer cores than `maximum`, the smallest first."""
+    return tuple(sorted(r for r in replicas if r[0] < maximum))
 
 
 def unmet_idle_minima(config: Config, worker: WorkerConfig) -> dict[str, float]:

@@ -258,6 +258,12 @@ class Supervisor:
             return 1
         return max(1, sum([self._is_served(name) for name in replicas]))
 
+    def _smaller(self, managed: Managed) -> tuple[float, ...]:
+        """Return the most cores of the smaller replicas that share the load."""
+        if not managed.smaller:
+            return ()
+        return tuple([cores for cores, name in managed.smaller if self._is_served(name)])
+
     def _is_waited_for(self, status: ExecutableStatus) -> bool:
         """Return True if a lost executable still counts among those that serve."""
         assert self._ticked_at is not None
@@ -437,6 +443,7 @@ class Supervisor:
             quota_period=managed.quota_period,
             bucket=managed.quota_period * (1 + _burst(status)),
             on_gpu=managed.on_gpu,
+            smaller=self._smaller(managed),
         )
 
     def _floor(self, status: ExecutableStatus) -> float:

@@ -23,6 +23,7 @@ _TERMS = {
     "minimum": "the least",
     "running": "what still runs",
     "slew": "no faster fall",
+    "smaller_replicas": "what smaller replicas cannot have",
     "stalled": "nothing ends",
 }
 """Labels of terms whose names are not clear by themselves."""

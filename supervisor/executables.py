@@ -16,7 +16,8 @@ class Managed:
     """An executable whose cores are controlled.
 
     `initial` is its allocation while it loads; `replicas` are the executables that serve its
-    model on CPUs, itself among them; `cost` is the profiled core-seconds per request, None if
+    model on CPUs, itself among them, and `smaller` the most cores of those that can have fewer than
+    it, ascending; `cost` is the profiled core-seconds per request, None if
     unknown.
     `threads` and `in_flight` determine its in-flight limit, as in `ExecutorSpec`. With
     `idles_by_cost` it keeps the cores for one request when idle, at least `minimum`. `weight` is
@@ -30,6 +31,7 @@ class Managed:
     maximum: float
     initial: float
     replicas: tuple[str, ...] = ()
+    smaller: tuple[tuple[float, str], ...] = ()
     cost: float | None = None
     threads: int = 1
     in_flight: int | None = None

@@ -14,6 +14,7 @@ from controllers.late_share import (
     LateShareGains,
     LateShareState,
     late_share_step,
+    part,
 )
 from controllers.rate import RequestRate
 from controllers.staffing import Promise, bucket_need, needed, slots_needed
@@ -179,6 +180,26 @@ def test_after_silence_each_executable_has_what_one_request_in_time_needs(worker
     state = LateShareState(RequestRate(), LEAST)
     demand, _ = late_share_step(LateShareGains(), state, quiet, dt=1.0, lo=0.02, hi=32.0)
     assert demand.cores == pytest.approx(0.05 / (BASE.bucket + BASE.sla - BASE.quota_period))
+
+
+@pytest.mark.parametrize(
+    ("smaller", "share"),
+    [((), 2.0), ((3.0,), 2.0), ((1.0,), 2.5), ((0.5, 1.0), 4.5), ((9.0,), 2.0)],
+)
+def test_a_replica_takes_what_smaller_ones_cannot_have(smaller, share):
+    """Six cores for three replicas."""
+    assert part(6.0, replace(BASE, workers=3, smaller=smaller)) == pytest.approx(share)
+
+
+def test_a_demand_for_what_smaller_replicas_cannot_have_is_explained():
+    m = replace(BASE, arrivals=100, profile=0.05, budget=0.02, workers=2, violations=1)
+    state = LateShareState(RequestRate(100.0, 20.0, 100.0, 100.0), asked=m.applied)
+    alone, _ = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
+    m = replace(m, smaller=(1.0,))
+    beside, _ = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
+    assert beside.cores == pytest.approx(2 * alone.cores - 1.0)
+    assert sum(beside.terms.values()) == pytest.approx(beside.cores)
+    assert beside.terms["smaller_replicas"] == pytest.approx(alone.cores - 1.0)
 
 
 @pytest.mark.parametrize("by_gpu", [0, 10])

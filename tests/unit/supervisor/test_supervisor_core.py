@@ -278,6 +278,23 @@ def test_the_load_is_shared_by_those_that_serve():
     assert seen == [None, 3, 2, 3]
 
 
+def test_a_smaller_replica_counts_while_it_serves():
+    smaller = ((1.0, "m@v"), (2.0, "m@u"))
+    replicas = ("m@w", "m@v", "m@u")
+    core = build(
+        managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, replicas=replicas, smaller=smaller)]
+    )
+    seen = []
+    for now, state in enumerate(("busy", "busy", "lost"), 1):
+        others = (ExecutorReport("m@v", state, 0, 0), ExecutorReport("m@u", "idle", 0, 0))
+        found = reply()
+        found = replace(found, executors=found.executors + others)
+        core.tick({"d": found}, {"m@w": reading(usage=now)}, now=float(now))
+        measurement = core.status["m@w"].decisions[-1].measurement
+        seen.append(None if measurement is None else measurement.smaller)
+    assert seen == [None, (1.0, 2.0), (2.0,)]
+
+
 def test_the_cores_that_a_model_began_with_are_for_others_until_its_first_request():
     """Its cost is unknown; it gives them back by and by if nobody needs them."""
     names = ("m@w", "n@w")

@@ -88,3 +88,20 @@ def test_a_surge_leaves_no_demand_behind_for_slots_that_no_replica_can_have(repl
     surge = {"profile": "90-4-4-4-4-4", "step": 20}
     after = ratios(replicas, surge, 0.02, 0.6, 0.3)[-SECONDS // 2 :]
     assert max(after) < TARGET
+
+
+def test_the_larger_of_two_workers_carries_what_the_smaller_one_cannot():
+    """Seven of ten cores are needed, 3.5 on each; one worker has but two."""
+    file = {
+        "models": {"m": {"path": "m", "sla": {"response_time": 0.1}}},
+        "workers": [
+            {"name": "small", "cores": 2, "base_port": 8600},
+            {"name": "large", "cores": 8, "base_port": 8700},
+        ],
+        "plant": {
+            "duration": 30,
+            "models": {"m": {"cost": 0.02, "noise": 0.3, "load": {"profile": "350"}}},
+        },
+    }
+    result = Simulation(from_config(Config.model_validate(file), seed=1)).run()
+    assert result.late_share <= 0.02
