@@ -21,8 +21,8 @@ IDLE_DECAY = 0.8
 class PiGains:
     """K in cores per unit of error (dimensionless for `inverse`), a the zero.
 
-    The defaults are stable with up to three periods of dead time on the plant of CONTROL theory
-    (tests/unit/controllers/test_closed_loop.py); the paper's own K = 0.15, a = 0.11 can be given.
+    The defaults are stable with up to three periods of dead time on the plant of docs/control.md
+    (tests/unit/controllers/test_closed_loop.py); the paper's own are K = 0.15, a = 0.11.
     """
 
     error: ErrorForm = ErrorForm.LOG

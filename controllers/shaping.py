@@ -34,37 +34,3 @@ def bounded(law: Law) -> Law:
         return demand.clipped(lo, hi), state
 
     return step
-
-
-def dead_band(law: Law, width: float) -> Law:
-    """Hold changes smaller than `width` cores: they cost an actuation and buy nothing."""
-
-    def step(
-        state: Any, measurement: Measurement, *, dt: float, lo: float, hi: float
-    ) -> tuple[Demand, Any]:
-        demand, state = law(state, measurement, dt=dt, lo=lo, hi=hi)
-        if demand.cores is not None and abs(demand.cores - measurement.applied) < width:
-            why = f"{demand.why} (change below {width:g} core)"
-            return demand.with_adjustment(measurement.applied, "dead_band", why), state
-        return demand, state
-
-    return step
-
-
-def slew_limited(law: Law, down: float) -> Law:
-    """Let the demand fall by at most `down` cores per second; it may rise at once.
-
-    Too few cores break a promise within a period, too many cost a few core-seconds.
-    """
-
-    def step(
-        state: Any, measurement: Measurement, *, dt: float, lo: float, hi: float
-    ) -> tuple[Demand, Any]:
-        demand, state = law(state, measurement, dt=dt, lo=lo, hi=hi)
-        floor = measurement.applied - down * dt
-        if demand.cores is not None and demand.cores < floor:
-            why = f"{demand.why} (falls by {down:g} core/s at most)"
-            return demand.with_adjustment(floor, "slew", why), state
-        return demand, state
-
-    return step

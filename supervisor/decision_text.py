@@ -14,17 +14,12 @@ from supervisor.sharing import GRID
 _TERMS = {
     "applied": "what it has",
     "clip": "its bounds",
-    "dead_band": "too small a change",
     "decay": "idleness",
-    "feed_forward": "load",
     "initial": "its start value",
     "max": "all there is",
     "min": "the least",
     "minimum": "the least",
-    "running": "what still runs",
-    "slew": "no faster fall",
     "smaller_replicas": "what smaller replicas cannot have",
-    "stalled": "nothing ends",
 }
 """Labels of terms whose names are not clear by themselves."""
 

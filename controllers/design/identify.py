@@ -113,8 +113,7 @@ def read(path: Path) -> IdentificationRun:
         time = values["time"]
         if len(time) > 1 and time[-1] <= time[-2]:
             raise ConfigError(f"{path}:{line}: time = {time[-1]:g}: must be > {time[-2]:g} s")
-    if len(values["time"]) < FEWEST:
-        count = len(values["time"])
+    if (count := len(values["time"])) < FEWEST:
         raise ConfigError(f"{path}: {count} periods: must be >= {FEWEST}")
     return IdentificationRun(*(np.array(values[column]) for column in COLUMNS))
 

@@ -86,17 +86,15 @@ class Plant:
         return control.tf(numerator, [1, -1] + [0] * dead_time, self.period)
 
 
-def continuous(point: OperatingPoint, rate: float | None = None) -> Any:
-    """Return eq. 6 with its sign, for cores or for a `rate` in req/s per unit of another input."""
-    gain = (point.per_core if rate is None else rate) / point.throughput
+def continuous(point: OperatingPoint) -> Any:
+    """Return eq. 6 with its sign, for cores."""
+    gain = point.per_core / point.throughput
     return control.tf([-gain * point.response_time, -gain], [1, 0])
 
 
-def sampled(point: OperatingPoint, sampling: Sampling, rate: float | None = None) -> Plant:
+def sampled(point: OperatingPoint, sampling: Sampling) -> Plant:
     """Return eq. 8 with its b, as python-control samples eq. 6."""
-    discrete = control.sample_system(
-        continuous(point, rate), point.period, method=METHODS[sampling]
-    )
+    discrete = control.sample_system(continuous(point), point.period, method=METHODS[sampling])
     first, second = discrete.num[0][0]
     return Plant(float(first), float(-second / first), point.period)
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from controllers import registry
 from controllers.design.plant import Plant, error_slope
-from controllers.error import ErrorForm
-from controllers.pi import PiGains
 
 DEAD_TIMES = (0, 1, 2, 3)
 """Periods between a quota and the measurement that shows it, beyond the sampled plant. One is
@@ -52,9 +50,8 @@ def from_gains(
 
     Raises `ConfigError` for gains that production refuses. `cost` is in core-s, for `inverse`.
     """
-    registry.build("pi", gains)
-    full = PiGains(**dict(gains))  # type: ignore[arg-type]  # checked just above
-    slope = error_slope(ErrorForm(full.error), set_point, cost)
+    full = registry.checked_gains("pi", gains)
+    slope = error_slope(full.error, set_point, cost)
     # Production scales the integral with the measured period: K·(1 - a)·e·dt.
     return Controller(full.K * slope, 1 - (1 - full.a) * period)
 

@@ -106,7 +106,7 @@ def main(plant: Plant, goal: TuningGoal) -> Tuning:
         "a": _short(a),
     }
     # Production's own bounds apply last: K in (0, 100], a in [0, 1).
-    registry.build("pi", gains)
+    registry.checked_gains("pi", gains)
     return Tuning(goal, plant, controller, gains, verdicts, tuple(warnings))
 
 
@@ -151,12 +151,12 @@ def read(path: Path) -> tuple[str, dict[str, float | str]]:
         document = yaml_file.read(path.read_text(encoding="utf-8"), source=str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
-    law = document.get("law") if isinstance(document, dict) else None
-    gains = document.get("gains") if isinstance(document, dict) else None
+    found = document if isinstance(document, dict) else {}
+    law, gains = found.get("law"), found.get("gains")
     if not isinstance(law, str) or not isinstance(gains, dict):
         raise ConfigError(f"{path}: must have `law`, a name, and `gains`, a mapping")
     try:
-        registry.build(law, gains)
+        registry.checked_gains(law, gains)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     return law, gains

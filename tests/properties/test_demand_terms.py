@@ -1,4 +1,4 @@
-"""A demand can be read as a sum: whatever a law sees and however it is wrapped, its terms add up."""
+"""A demand can be read as a sum: whatever a law sees, its terms add up."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from controllers import registry
 from controllers.measurement import Measurement
-from controllers.registry import LAWS, Shape
+from controllers.registry import LAWS
 from tests.support.examples import examples
 
-SHAPES = [Shape(), Shape(dead_band=0.2), Shape(max_fall=0.05), Shape(dead_band=0.2, max_fall=0.05)]
 SLA, LO, HI = 0.5, 0.1, 4.0
 
 # Nothing ends although all cores are there: raised to the least, then for that, then cut again.
@@ -62,16 +61,14 @@ def measurements(draw):
 
 @pytest.mark.parametrize("law", LAWS)
 @settings(max_examples=examples(60))
-@example(shape=Shape(), periods=[(STALLED, 1.0)])
+@example(periods=[(STALLED, 1.0)])
 @given(
-    shape=st.sampled_from(SHAPES),
     periods=st.lists(st.tuples(measurements(), st.floats(0.5, 2.5)), min_size=1, max_size=6),
 )
-def test_the_terms_of_a_demand_are_its_addends(law, shape, periods):
-    step, state = registry.build(law, {}, shape), None
+def test_the_terms_of_a_demand_are_its_addends(law, periods):
+    step, state = registry.build(law, {}), None
     for measurement, dt in periods:
         demand, state = step(state, measurement, dt=dt, lo=LO, hi=HI)
         if demand.cores is not None:
             assert abs(sum(demand.terms.values()) - demand.cores) <= 1e-9
-            # A wrapper outside the bounds' own may not leave them either.
             assert LO <= demand.cores <= HI

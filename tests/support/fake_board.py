@@ -190,7 +190,7 @@ class FakeBoard:
             completed_here=a.rate, completed_cpu=a.rate, failed=0.0, shed=0.0, waiting=2,
             in_flight=1, usage=0.3, applied=before, sla=0.5, set_point=0.25, deadline=1.0,
         )  # fmt: skip
-        terms = {"feed_forward": applied + 0.05, "integral": -0.05}
+        terms = {"load": applied + 0.05, "integral": -0.05}
         demand = Demand(applied, f"{a.rate} req/s at 14.0 core-ms", terms, {"cost": 0.014})
         decision = Decision(
             time=self.at - ago, executable=a.executable, model=model, dt=1.0, fresh=False,

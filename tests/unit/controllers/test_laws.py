@@ -9,7 +9,6 @@ import pytest
 from controllers import registry
 from controllers.error import ErrorForm, error
 from controllers.pi import PiGains, PiState, pi_step
-from controllers.registry import Shape
 from roma.config.control import ControlConfig
 from roma.domain.errors import ConfigError
 from tests.support.periods import BASE, BOUNDS, IDLE, settled
@@ -217,21 +216,6 @@ def test_rules_thresholds_are_0_8_and_0_2_of_the_sla(response_time, cores):
 @pytest.mark.parametrize(("level", "cores"), [("max", 4.0), ("min", 0.1)])
 def test_static_demands_its_bound(level, cores):
     assert registry.build("static", {"level": level})(None, IDLE, **BOUNDS)[0].cores == cores
-
-
-def test_a_dead_band_holds_small_changes_only():
-    shaped = registry.build("pi", {"error": "rt", "K": 1.0, "a": 0.0}, Shape(dead_band=0.05))
-    demand, _ = shaped(PiState(e=0.0), replace(BASE, response_time=0.41), **BOUNDS)
-    assert demand.cores == BASE.applied
-    demand, _ = shaped(PiState(e=0.0), replace(BASE, response_time=0.6), **BOUNDS)
-    assert demand.cores > BASE.applied
-
-
-def test_a_slew_limit_bounds_the_fall_and_not_the_rise():
-    shaped = registry.build("static", {"level": "min"}, Shape(max_fall=0.2))
-    assert shaped(None, BASE, **BOUNDS)[0].cores == pytest.approx(0.8)
-    shaped = registry.build("static", {"level": "max"}, Shape(max_fall=0.2))
-    assert shaped(None, BASE, **BOUNDS)[0].cores == 4.0
 
 
 def test_the_configuration_offers_exactly_the_registered_laws():

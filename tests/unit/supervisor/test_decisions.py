@@ -122,7 +122,7 @@ def decision(**changes):
         "fresh": False,
         "measurement": M,
         "used": 0.5,
-        "demand": Demand(1.2, "12 req/s", {"feed_forward": 1.0, "integral": 0.2}),
+        "demand": Demand(1.2, "12 req/s", {"load": 1.0, "integral": 0.2}),
         "minimum": 0.1,
         "maximum": 2.0,
         "floor": 0.25,
@@ -162,7 +162,7 @@ def test_a_decision_in_words():
             "it gets 0.600, less than the 0.800 with which one request meets the set point.",
         ),
         (
-            {"demand": Demand(2.0, "y", {"feed_forward": 3.0, "clip": -1.0}), "wanted": 2.0},
+            {"demand": Demand(2.0, "y", {"load": 3.0, "clip": -1.0}), "wanted": 2.0},
             Limit.OWN_MAXIMUM,
             "It needs 2.000 cores = +3.000 load -1.000 its bounds (y).",
         ),

@@ -134,10 +134,8 @@ export class DecisionFeed {
 
 /** What a law calls its addends, as supervisor/decision_text.py does. */
 const TERMS = {
-  applied: 'what it has', clip: 'its bounds', dead_band: 'too small a change', decay: 'idleness',
-  feed_forward: 'load', initial: 'its start value', max: 'all there is', min: 'the least',
-  minimum: 'the least', running: 'what still runs', slew: 'no faster fall',
-  stalled: 'nothing ends',
+  applied: 'what it has', clip: 'its bounds', decay: 'idleness', initial: 'its start value',
+  max: 'all there is', min: 'the least', minimum: 'the least',
 };
 
 /** @param {string} name */
