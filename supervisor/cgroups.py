@@ -73,7 +73,8 @@ class Group(ABC):
     def remove(self) -> None:
         """Kill whatever is left in the group and remove it, with its parents if they are empty."""
         deadline = time.monotonic() + REMOVAL_TIMEOUT
-        while (pids := self.pids()) and time.monotonic() < deadline:
+        # Version 2 lists a process of another PID namespace as 0: to kill(2), our process group.
+        while (pids := [pid for pid in self.pids() if pid]) and time.monotonic() < deadline:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -287,23 +288,15 @@ def find_hierarchy(
     Raises `ActuationNotPermitted` with the reason: no cpu controller, or no right to write. A
     subtree of version 2 that was delegated to an ordinary user is permitted.
     """
-    mounts = _mounts(mountinfo)
-    mine = _own_paths(own)
-    for fstype, options, mount in mounts:
-        if fstype == "cgroup" and "cpu" in options:
-            accounting = next((m for f, o, m in mounts if f == "cgroup" and "cpuacct" in o), None)
-            if accounting is None:
-                raise ActuationNotPermitted(f"{mount}: the cpuacct controller is not mounted")
-            roots = tuple(
-                _below(m, mine.get(name, "/"))
-                for m, name in ((mount, "cpu"), (accounting, "cpuacct"))
-            )
-            return Hierarchy(1, _writable(roots))
-    for fstype, _, mount in mounts:
-        if fstype == "cgroup2" and "cpu" in _controllers(mount):
-            root, crowded = _delegated(mount, mine.get("", "/"))
-            return Hierarchy(2, (root,), crowded)
-    raise ActuationNotPermitted("no cgroup hierarchy with a cpu controller is mounted")
+    mounted = container_hierarchy(mountinfo=mountinfo)
+    roots = _own_roots(mounted, own)
+    if mounted.version == 2:
+        root, crowded = _delegated(mounted.roots[0], roots[0])
+        return Hierarchy(2, (root,), crowded)
+    for root in roots:
+        if not os.access(root, os.W_OK):
+            raise ActuationNotPermitted(f"{root}: no right to create groups")
+    return Hierarchy(1, roots)
 
 
 def container_hierarchy(
@@ -319,12 +312,14 @@ def container_hierarchy(
             return Hierarchy(2, (root,))
         return Hierarchy(1, (root / "cpu", root / "cpuacct"))
     mounts = _mounts(mountinfo)
-    named = {
-        name: next((m for f, o, m in mounts if f == "cgroup" and name in o), None)
+    cpu, accounting = (
+        next((m for f, o, m in mounts if f == "cgroup" and name in o), None)
         for name in ("cpu", "cpuacct")
-    }
-    if named["cpu"] is not None and named["cpuacct"] is not None:
-        return Hierarchy(1, (named["cpu"], named["cpuacct"]))
+    )
+    if cpu is not None:
+        if accounting is None:
+            raise ActuationNotPermitted(f"{cpu}: the cpuacct controller is not mounted")
+        return Hierarchy(1, (cpu, accounting))
     for fstype, _, mount in mounts:
         if fstype == "cgroup2" and "cpu" in _controllers(mount):
             return Hierarchy(2, (mount,))
@@ -335,12 +330,8 @@ def own_group(
     *, mountinfo: Path = Path("/proc/self/mountinfo"), own: Path = Path("/proc/self/cgroup")
 ) -> Group:
     """Return the group of this process, for reading; raise ActuationNotPermitted without one."""
-    hierarchy, mine = container_hierarchy(mountinfo=mountinfo), _own_paths(own)
-    names = ("cpu", "cpuacct") if hierarchy.version == 1 else ("",)
-    roots = tuple(
-        _below(root, mine.get(name, "/")) for root, name in zip(hierarchy.roots, names, strict=True)
-    )
-    return Hierarchy(hierarchy.version, roots).group(".", period=0.1)
+    mounted = container_hierarchy(mountinfo=mountinfo)
+    return Hierarchy(mounted.version, _own_roots(mounted, own)).group(".", period=0.1)
 
 
 def container_group(
@@ -382,19 +373,20 @@ def _own_paths(own: Path) -> dict[str, str]:
     return paths
 
 
+def _own_roots(mounted: Hierarchy, own: Path) -> tuple[Path, ...]:
+    """Return this process' own group below each of a hierarchy's mount points."""
+    mine, names = _own_paths(own), ("cpu", "cpuacct") if mounted.version == 1 else ("",)
+    return tuple(
+        _below(root, mine.get(name, "/")) for root, name in zip(mounted.roots, names, strict=True)
+    )
+
+
 def _below(mount: Path, own: str) -> Path:
     """Return our own group below a mount; in a container the mount itself is our group."""
     path = mount / own.lstrip("/")
     if path.name == SELF:  # a child of a launcher that has moved
         path = path.parent
     return path if path.is_dir() else mount
-
-
-def _writable(roots: tuple[Path, ...]) -> tuple[Path, ...]:
-    for root in roots:
-        if not os.access(root, os.W_OK):
-            raise ActuationNotPermitted(f"{root}: no right to create groups")
-    return roots
 
 
 def _controllers(directory: Path) -> list[str]:
@@ -404,13 +396,12 @@ def _controllers(directory: Path) -> list[str]:
         return []
 
 
-def _delegated(mount: Path, own: str) -> tuple[Path, bool]:
+def _delegated(mount: Path, start: Path) -> tuple[Path, bool]:
     """Return the nearest ancestor of our group that can hold child groups, and if it is crowded.
 
     That is the real root, or one without processes, or our own group if it was delegated to us
     together with our process (systemd's `Delegate=yes`, a container): then processes can move.
     """
-    start = _below(mount, own)
     for candidate in (start, *start.parents):
         writable = os.access(candidate, os.W_OK) and os.access(
             candidate / "cgroup.subtree_control", os.W_OK

@@ -160,6 +160,18 @@ def test_a_container_whose_group_goes_during_the_search_has_none(tmp_path, monke
 # Both versions, as trees of files
 
 
+def test_removing_a_group_spares_the_processes_of_other_pid_namespaces(tmp_path, monkeypatch):
+    procs, killed = v2_tree(tmp_path, "m", procs="0\n42\n") / "cgroup.procs", []
+
+    def kill(pid, _):
+        killed.append(pid)
+        procs.write_text("0\n" if pid else "")
+
+    monkeypatch.setattr(os, "kill", kill)
+    Hierarchy(2, (tmp_path,)).group("m", 0.1).remove()
+    assert killed == [42]
+
+
 def v2_tree(root, path, *, controllers="cpu memory", procs="", subtree="", is_root=False):
     directory = root / path if path else root
     directory.mkdir(parents=True, exist_ok=True)
@@ -248,6 +260,12 @@ def test_version_1_uses_the_cpu_and_the_cpuacct_hierarchy(tmp_path):
     )
     hierarchy = find_hierarchy(**files)
     assert hierarchy == Hierarchy(1, (cpu / "docker/abc", acct / "docker/abc"))
+
+
+def test_version_1_without_accounting_is_named(tmp_path):
+    files = proc_files(tmp_path, [("cgroup", "rw,cpu", tmp_path)], "1:cpu:/\n")
+    with pytest.raises(ActuationNotPermitted, match="the cpuacct controller is not mounted"):
+        find_hierarchy(**files)
 
 
 def test_a_delegated_subtree_of_an_ordinary_user_is_permitted(tmp_path):
