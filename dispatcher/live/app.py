@@ -38,7 +38,7 @@ from roma.config.reload import listen
 from roma.config.schema import Config
 from roma.config.security import is_loopback
 from roma.config.sources import Sources
-from roma.config.watched_file import keep_looking
+from roma.config.watched_file import looking
 from roma.domain.errors import ConfigError, LaunchError, RomaError
 from roma.security import exposure
 from roma.security.tls import server_context
@@ -277,8 +277,7 @@ async def _listen(
 ) -> None:
     """Open the clients' port; raise LaunchError naming the key of one that cannot be opened."""
     tls = None if config.tls is None else server_context(config.tls, "gateway.tls")
-    looking = asyncio.create_task(keep_looking([] if tls is None else [tls]))
-    held.callback(looking.cancel)
+    await held.enter_async_context(looking(tls))
     with _refusals("gateway.port", config.host, config.port):
         await server.listen(config.host, config.port, tls, shared=shared)
 
@@ -296,8 +295,7 @@ async def _listen_for_grpc(
     from dispatcher.live.grpc.server import GatewayGrpcServer  # noqa: PLC0415
 
     tls = None if config.tls is None else ServerTls(config.tls, "gateway.tls")
-    looking = asyncio.create_task(keep_looking([] if tls is None else [tls.watched]))
-    held.callback(looking.cancel)
+    await held.enter_async_context(looking(None if tls is None else tls.watched))
     server = GatewayGrpcServer(service, http, shared=shared)
     held.push_async_callback(server.close, SHUTDOWN_TIMEOUT)
     if config.grpc_port is not None:

@@ -4,7 +4,6 @@ Only reported reasons count: a server that cannot be reached while it starts is 
 up.
 """
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from dispatcher.core import Dispatcher
 from roma.config import start_failures
-from roma.config.watched_file import Watched, keep_looking
+from roma.config.watched_file import Watched, looking
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +73,5 @@ async def following(core: Dispatcher, file: Path | None) -> AsyncIterator[Reason
     Raises ConfigError if the file holds something else.
     """
     launcher = start_failures.watched(file)
-    looking = asyncio.create_task(keep_looking([] if launcher is None else [launcher]))
-    try:
+    async with looking(launcher):
         yield Reasons(core, launcher)
-    finally:
-        looking.cancel()

@@ -8,10 +8,12 @@ import asyncio
 import logging
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from roma.domain.errors import ConfigError, naming
+from roma.telemetry.tasks import background
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,11 @@ class Watched(Generic[T]):
 
     def _stamps(self) -> list[Stamp | None]:
         return [stamp(path) for path in self._paths]
+
+
+def looking(*files: Looks | None) -> AbstractAsyncContextManager[object]:
+    """Check these files, of which some may be None, once a second until the block ends."""
+    return background(keep_looking([file for file in files if file is not None], LOOK))
 
 
 async def keep_looking(watched: Sequence[Looks], period: float = LOOK) -> None:

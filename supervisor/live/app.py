@@ -13,10 +13,9 @@ from roma.config.reload import reloads
 from roma.config.schema import Config
 from roma.config.security import reachable
 from roma.config.sources import Sources
-from roma.config.watched_file import keep_looking
+from roma.config.watched_file import looking
 from roma.config.workers import WorkerConfig
 from roma.domain.errors import TakenError, naming
-from roma.domain.exchange import SupervisorId
 from roma.kubernetes.pods import OWN_ADDRESS
 from roma.security import exposure, peers
 from roma.security.admin_guard import TokenGuard, guard
@@ -24,6 +23,7 @@ from roma.security.admin_ports import AdminPorts
 from roma.security.tls import server_context
 from roma.security.tokens import watched
 from roma.telemetry.exhaustion import report_exhaustion
+from roma.telemetry.tasks import background
 from supervisor.claims import Claims
 from supervisor.live import api
 from supervisor.live.actuation import ActuationContext, prepare
@@ -66,7 +66,8 @@ async def run(
         def dispatchers(period: float) -> list[Peer]:
             # Half a period: a late answer must not delay the tick after it.
             limit = period / 2
-            may_replace = is_gone if lease is None else _replaced_by_lease(leads)
+            # Whoever holds the lease replaces any other supervisor.
+            may_replace = is_gone if lease is None else lambda _: leads()
             return [
                 Peer(session, url, limit, shared, may_replace) for url in config.dispatcher_urls
             ]
@@ -76,11 +77,11 @@ async def run(
         worker_set = await stack.enter_async_context(
             controlling(names, known, context, dispatchers)
         )
-        following = asyncio.create_task(_follow(worker_set, file, config, context))
-        stack.push_async_callback(_ended, following)
+        following = await stack.enter_async_context(
+            background(_follow(worker_set, file, config, context))
+        )
         tls = None if control.tls is None else server_context(control.tls, "control.tls")
-        files = [f for f in (shared, scraping, tls, calling_tls) if f is not None]
-        stack.push_async_callback(_ended, asyncio.create_task(keep_looking(files)))
+        await stack.enter_async_context(looking(shared, scraping, tls, calling_tls))
         guard_ = guard(peers.names(config), {"/metrics": TokenGuard(scraping)}, TokenGuard(shared))
         app = api.application(
             lambda: worker_set.controlled,
@@ -132,15 +133,6 @@ async def _lease(config: Config, worker: WorkerConfig) -> "AsyncIterator[LeaderL
         await client.close()
 
 
-def _replaced_by_lease(leads: Callable[[], bool]) -> Callable[[SupervisorId], bool]:
-    """Return the rule that whoever holds the lease replaces any other supervisor."""
-
-    def may_replace(_: SupervisorId) -> bool:
-        return leads()
-
-    return may_replace
-
-
 async def _leading(lease: "LeaderLease | None", workers: WorkerSet) -> None:
     """Control, once we lead; raise TakenError if the lease is lost."""
     if lease is not None:
@@ -180,8 +172,3 @@ async def _follow(
                     log.info("models: %s", ", ".join(in_force.models))
     except ExceptionGroup as group:
         raise _first(group) from group  # what people can mend is told in one line
-
-
-async def _ended(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -22,13 +22,14 @@ from dispatcher.live.unavailable import Reasons
 from roma.config.backends import registry as backends
 from roma.config.placement import executables
 from roma.config.schema import Config
-from roma.config.watched_file import Watched, keep_looking
+from roma.config.watched_file import Watched, looking
 from roma.domain.model import Device
 from roma.security import peers
 from roma.security.tokens import Token, sent
 from roma.telemetry import decision_log, wallclock
 from roma.telemetry.decision_log import DecisionLog
 from roma.telemetry.reachability import reason
+from roma.telemetry.tasks import background
 from roma.ui.dashboard.control import judged
 from roma.ui.dashboard.feed import Dashboard
 from roma.ui.dashboard.moments import Moment, record, refusal
@@ -55,16 +56,16 @@ class DashboardFeed:
         config: Config,
         epoch: str,
         session: ClientSession,
-        token: Watched[Token] | None = None,
+        token: Watched[Token] | None,
         *,
-        reasons: Reasons | None = None,
+        reasons: Reasons,
     ) -> None:
-        self.board = Dashboard(config.name, config.gateway.links)
+        self.dashboard = Dashboard(config.name, config.gateway.links)
         self._driver = driver
         self._epoch = epoch
         self._session = session
         self._token = token
-        self._reasons = reasons or Reasons(driver.core)
+        self._reasons = reasons
         self._heard: dict[str, float] = {}
         self.set_workers(config)
         self._fresh = asyncio.Event()
@@ -87,7 +88,7 @@ class DashboardFeed:
     @property
     def view(self) -> DashboardView:
         """The state at the last update."""
-        return self.board.view
+        return self.dashboard.view
 
     @property
     def uncontrolled(self) -> Sequence[str]:
@@ -107,7 +108,7 @@ class DashboardFeed:
             try:
                 await self.look()
             except Exception:  # a page must never take the requests down with it
-                log.exception("the board could not be brought up to date")
+                log.exception("the dashboard could not be brought up to date")
             due = max(due + PERIOD, clock())
             await asyncio.sleep(due - clock())
 
@@ -117,7 +118,7 @@ class DashboardFeed:
             *(self._ask(worker, url) for worker, url in self._supervisors.items())
         )
         core, now = self._driver.core, self._driver.clock()
-        moments = self.board.take(
+        moments = self.dashboard.take(
             reports.reply(core, self._epoch, now),
             {name: queue.spec for name, queue in core.queues.items()},
             [executor.spec for executor in core.executors],
@@ -188,10 +189,8 @@ class DashboardFeed:
         return {worker: url for worker, url in self._supervisors.items() if worker in hosts}
 
     async def _ask(self, worker: str, url: str) -> tuple[Worker, Mapping[str, Any]]:
-        answer, now = (
-            await self._get(url, "state", {"worker": worker}, ASK_LIMIT),
-            self._driver.clock(),
-        )
+        answer = await self._get(url, "state", {"worker": worker}, ASK_LIMIT)
+        now = self._driver.clock()
         if isinstance(answer, str):
             silent = Worker(worker, url, False, now - self._heard.get(worker, now), answer)
             return judged(silent, {}, self._controllable(worker)), {}
@@ -256,14 +255,10 @@ async def feeding(
 ) -> AsyncIterator[DashboardFeed]:
     """Keep a dashboard up to date until the block ends."""
     context, token = peers.to_supervisors(config), peers.exchange_token(config)
-    files = [file for file in (context, token) if file is not None]
     async with peers.session(context) as session:
         feed = DashboardFeed(driver, config, epoch, session, token, reasons=reasons)
-        tasks = [asyncio.create_task(feed.run()), asyncio.create_task(keep_looking(files))]
         try:
-            yield feed
+            async with background(feed.run()), looking(context, token):
+                yield feed
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await feed.close()

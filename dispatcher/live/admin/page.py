@@ -78,7 +78,7 @@ class Page:
 
     async def _history(self, request: web.Request) -> web.Response:
         model = request.query.get("model", "")
-        series = self._feed.board.history.series(model)
+        series = self._feed.dashboard.history.series(model)
         return self._unknown(model) if series is None else _json(series)
 
     async def _decisions(self, request: web.Request) -> web.Response:
@@ -111,7 +111,7 @@ class Page:
         self._streams += 1
         try:
             await response.prepare(request)
-            history = copy(self._feed.board.history)
+            history = copy(self._feed.dashboard.history)
             # For a fleet it takes a tenth of a second: no request waits for it.
             past = await asyncio.to_thread(lambda: _dumped(overview(history)))
             await response.write(_event("history", past))

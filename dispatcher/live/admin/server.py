@@ -33,7 +33,7 @@ from dispatcher.live.driver import Driver
 from dispatcher.live.program import Program
 from dispatcher.live.reloading import Reloading
 from roma.config.schema import Config
-from roma.config.watched_file import keep_looking
+from roma.config.watched_file import looking
 from roma.domain import exchange
 from roma.domain.errors import ConfigError, ExchangeError
 from roma.security import peers
@@ -129,14 +129,9 @@ class Admin:
                     app, address, key, context, shutdown_timeout=SHUTDOWN_TIMEOUT
                 )
                 await stack.enter_async_context(open_)
-            files = [file for file in (admin, shared, scraping, context) if file is not None]
-            looking = asyncio.create_task(keep_looking(files))
-            try:
-                yield
-            finally:
-                self._supervisors.close()
-                looking.cancel()
-                await asyncio.gather(looking, return_exceptions=True)
+            await stack.enter_async_context(looking(admin, shared, scraping, context))
+            stack.callback(self._supervisors.close)
+            yield
 
     async def _healthz(self, _: web.Request) -> web.Response:
         if not self._program.was_opened:

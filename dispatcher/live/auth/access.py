@@ -12,7 +12,6 @@ must run before the model is looked up. Where a request names its model in its b
 Tokens, and values that a client sent in their place, never appear in messages, reprs or logs.
 """
 
-import asyncio
 import contextlib
 import logging
 import math
@@ -29,7 +28,7 @@ from dispatcher.live.auth.callers import NO_DIGEST, Bearers, Caller, Denied, Gra
 from dispatcher.live.auth.rate_limit import RateLimit
 from roma.config.gateway import GatewayConfig
 from roma.config.security import Limits, OidcConfig
-from roma.config.watched_file import LOOK, Watched, keep_looking
+from roma.config.watched_file import Watched, looking
 from roma.domain.errors import ConfigError
 from roma.security.api_keys import KeyEntry, Keys, expired, load
 
@@ -76,15 +75,11 @@ class Access:
         self._seen: Keys | None = None
         self._callers: dict[str, Caller] = {}
         self._certified: dict[str, Caller] = {}
-        self._open = keys is None and bearers is None and not certificates
+        self.is_open = keys is None and bearers is None and not certificates
+        """True if every client is admitted, whatever its credentials."""
         self._everybody = Caller("", _UNLIMITED, RateLimit(_UNLIMITED))
         self.denied: Counter[int] = Counter()
         """Refused requests, by status."""
-
-    @property
-    def is_open(self) -> bool:
-        """True if every client is admitted, whatever its credentials."""
-        return self._open
 
     def admit(self, who: Credentials, model: str | None, now: float) -> Grant:
         """Admit a request or raise `Denied`; without a model any known caller is admitted.
@@ -92,7 +87,7 @@ class Access:
         `now` is the time of a clock that never jumps; expiry uses the wall clock.
         """
         try:
-            caller = self._everybody if self._open else self._caller(who)
+            caller = self._everybody if self.is_open else self._caller(who)
             if model is not None:
                 caller.check(model)
             refusal = caller.rate_limit.refusal(now)
@@ -203,8 +198,7 @@ async def opened(config: GatewayConfig) -> AsyncIterator[Access]:
         bearers = None
         if config.oidc is not None:
             bearers = await stack.enter_async_context(_provider(config.oidc))
-        looking = asyncio.create_task(keep_looking([keys] if keys else [], LOOK))
-        stack.push_async_callback(_ended, looking)
+        await stack.enter_async_context(looking(keys))
         yield Access(keys, bearers, certificates=mutual)
 
 
@@ -218,8 +212,3 @@ def _provider(config: OidcConfig) -> contextlib.AbstractAsyncContextManager[Bear
             "roma-control-plane (in a checkout: pip install '.[oidc]')"
         ) from error
     return provider(config)
-
-
-async def _ended(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -24,6 +24,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from dispatcher.live.auth.callers import Caller, Denied
 from dispatcher.live.auth.rate_limit import RateLimit
 from roma.config.security import OidcConfig
+from roma.telemetry.tasks import background
 
 ALGORITHMS = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -200,13 +201,11 @@ async def _get(session: ClientSession, url: str) -> object:
 async def provider(config: OidcConfig) -> AsyncIterator[Provider]:
     """Yield the provider, whose keys are kept up to date until the block ends."""
     found = Provider(config)
-    async with ClientSession(timeout=ClientTimeout(total=LIMIT)) as session:
-        task = asyncio.create_task(_keep(found, config, session))
-        try:
-            yield found
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    async with (
+        ClientSession(timeout=ClientTimeout(total=LIMIT)) as session,
+        background(_keep(found, config, session)),
+    ):
+        yield found
 
 
 async def _keep(found: Provider, config: OidcConfig, session: ClientSession) -> None:

@@ -251,7 +251,7 @@ async def test_a_file_that_is_replaced_is_in_force_a_look_later_and_a_wrong_one_
 async def test_a_gateway_s_keys_follow_their_file(tmp_path, monkeypatch):
     file = tmp_path / "keys.yaml"
     file.write_text("keys: {}")
-    monkeypatch.setattr("dispatcher.live.auth.access.LOOK", 0.01)
+    monkeypatch.setattr("roma.config.watched_file.LOOK", 0.01)
     async with live.opened(GatewayConfig(keys=file)) as a:
         assert refused(a, bearer()).status == 401
         file.write_text(f"keys: {{{ID}: {{hash: '{api_keys.hashed(TOKEN)}', models: '*'}}}}")
