@@ -127,7 +127,7 @@ class Supervisor:
         dt = 0.0 if self._ticked_at is None else now - self._ticked_at
         self._ticked_at = now
         decided = []
-        for status in self._all():
+        for status in self.status.values():
             applied = status.applied
             used = self._take_reading(status, readings.get(status.managed.name), now)
             if applied is not None:
@@ -137,17 +137,19 @@ class Supervisor:
         self._share(decided, now, dt)
         return [
             Apply(s.managed.name, s.allocation)
-            for s in self._all()
+            for s in self.status.values()
             if s.allocation is not None and (s.lacks_burst or _differs(s.allocation, s.observed))
         ]
 
     def idle_minimum(self, executable: str) -> float:
         """Return the cores that an executable keeps without load, as far as its cost is known."""
-        return self._idle(self.status[executable])
+        status = self.status[executable]
+        managed = status.managed
+        return max(managed.minimum, self._floor(status) if managed.idles_by_cost else 0.0)
 
     def last(self) -> list[Decision]:
         """Return the latest decision of each executable."""
-        return [s.decisions[-1] for s in self._all() if s.decisions]
+        return [s.decisions[-1] for s in self.status.values() if s.decisions]
 
     def on_applied(self, executable: str, cores: float) -> None:
         """Record what the actuator confirmed."""
@@ -199,9 +201,6 @@ class Supervisor:
         mine = self._parts.of(dispatcher, managed.name, free, rates, in_flight)
         return min(1.0, mine / total)
 
-    def _all(self) -> Sequence[ExecutableStatus]:
-        return list(self.status.values())
-
     def _take_replies(self, replies: Mapping[str, ExchangeReply | None], now: float) -> str:
         """Update the windows; return why the load is unobservable, or an empty string."""
         reasons = []
@@ -221,7 +220,7 @@ class Supervisor:
         self, status: ExecutableStatus, used: float | None, unobservable_reason: str, dt: float
     ) -> _Decided:
         managed = status.managed
-        minimum = self._idle(status)
+        minimum = self.idle_minimum(managed.name)
         measurement, fresh = None, False
         if unobservable_reason:
             demand = hold(unobservable_reason)
@@ -303,7 +302,7 @@ class Supervisor:
         result = share(wants, self.capacity, self.gamma, sharing=self.sharing)
         self.eta = result.eta
         for status, d, unrounded, granted in zip(
-            self._all(), decided, result.unrounded, result.granted, strict=True
+            self.status.values(), decided, result.unrounded, result.granted, strict=True
         ):
             # An executable that was never read makes no request, rather than one for 0 cores.
             status.demand = None if status.applied is None else d.want.demand
@@ -456,11 +455,6 @@ class Supervisor:
         if cost is None:
             return 0.0
         return min(managed.maximum, managed.threads, cost / managed.model.sla.set_point)
-
-    def _idle(self, status: ExecutableStatus) -> float:
-        """Return the cores that an executable keeps without load."""
-        managed = status.managed
-        return max(managed.minimum, self._floor(status) if managed.idles_by_cost else 0.0)
 
 
 def _burst(status: ExecutableStatus) -> float:

@@ -38,7 +38,7 @@ GPU_LIMIT = 1.0
 """Seconds that a scrape waits for the GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Controlled:
     """A worker's control loop, and its mode as of now."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
@@ -42,15 +43,9 @@ class Peer:
     async def report(self) -> exchange.ExchangeReply:
         """Fetch the dispatcher's report."""
         url = f"{self.url}/control/v1/report"
-        try:
-            async with self._session.get(
-                url, headers=sent(self._token), timeout=self._timeout
-            ) as response:
-                body = await response.read()
-                if response.status != 200:
-                    raise ExchangeError(f"{url}: status {response.status}")
-        except (ClientError, TimeoutError, OSError) as error:
-            raise self._silent(url, error) from error
+        status, body = await self._call("GET", url, self._timeout)
+        if status != 200:
+            raise ExchangeError(f"{url}: status {status}")
         self._has_answered = True
         return exchange.parse_reply(body)
 
@@ -60,14 +55,8 @@ class Peer:
         None if the dispatcher does not say: it is older, or serves another call.
         """
         url, timeout = f"{self.url}/control/v1/needs", ClientTimeout(total=2 * exchange.QUIET)
-        try:
-            async with self._session.get(
-                url, params={"worker": worker}, headers=sent(self._token), timeout=timeout
-            ) as response:
-                await response.read()
-                return {200: True, 204: False}.get(response.status)
-        except (ClientError, TimeoutError, OSError) as error:
-            raise self._silent(url, error) from error
+        status, _ = await self._call("GET", url, timeout, params={"worker": worker})
+        return {200: True, 204: False}.get(status)
 
     async def confirm(self, message: exchange.ExchangeRequest) -> None:
         """Report what was applied; raise WorkerHeld while it accepts another supervisor."""
@@ -78,27 +67,24 @@ class Peer:
             raise WorkerHeld(f"{self.url}: {refusal.error}")
 
     async def _confirm(self, message: exchange.ExchangeRequest) -> exchange.ExchangeRefusal | None:
-        url = f"{self.url}/control/v1/applied"
-        body = exchange.REQUEST.dump_json(message)
-        try:
-            async with self._session.post(
-                url, data=body, headers=sent(self._token), timeout=self._timeout
-            ) as response:
-                said = await response.read()
-                if response.status == 409:
-                    return exchange.parse_refusal(said)
-                if response.status != 204:
-                    raise ExchangeError(f"{url}: status {response.status}: {_text(said)}")
-        except (ClientError, TimeoutError, OSError) as error:
-            raise self._silent(url, error) from error
+        url, body = f"{self.url}/control/v1/applied", exchange.REQUEST.dump_json(message)
+        status, said = await self._call("POST", url, self._timeout, data=body)
+        if status == 409:
+            return exchange.parse_refusal(said)
+        if status != 204:
+            raise ExchangeError(f"{url}: status {status}: {said[:200].decode('utf-8', 'replace')}")
         return None
 
-    def _silent(self, url: str, error: Exception) -> ExchangeError:
-        """Return the error for a dispatcher that does not answer, or not yet."""
-        yet = "" if self._has_answered else " yet"
-        return ExchangeError(f"{url}: not reachable{yet}: {reason(error)}")
-
-
-def _text(body: bytes) -> str:
-    """Return an error's text, shortened."""
-    return body[:200].decode("utf-8", "replace")
+    async def _call(
+        self, method: str, url: str, timeout: ClientTimeout, **more: Any
+    ) -> tuple[int, bytes]:
+        """Return the status and the body of an answer."""
+        headers = sent(self._token)
+        try:
+            async with self._session.request(
+                method, url, headers=headers, timeout=timeout, **more
+            ) as response:
+                return response.status, await response.read()
+        except (ClientError, TimeoutError, OSError) as error:
+            yet = "" if self._has_answered else " yet"
+            raise ExchangeError(f"{url}: not reachable{yet}: {reason(error)}") from error

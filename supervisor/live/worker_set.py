@@ -26,19 +26,15 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _ControlledWorker:
-    """A worker's loop; `held` keeps its present actuator open, `opened` the worker."""
+class _ControlledWorker(api.Controlled):
+    """A worker's loop; `held` keeps its present actuator open."""
 
-    name: str
-    loop: ControlLoop
-    api: api.Controlled
     held: contextlib.AsyncExitStack
-    opened: contextlib.AsyncExitStack
     ticking: "asyncio.Task[None] | None" = None
 
     async def switch(self, config: Config, context: ActuationContext) -> bool:
         """Control the executables of `config`; return False if another supervisor has some."""
-        here = config.worker(self.name)
+        here = config.worker(self.loop.worker)
         if here.is_discovered:  # its actuator finds the executables itself
             await self.loop.follow(managed(config, here))
             return True
@@ -49,8 +45,7 @@ class _ControlledWorker:
                 log.error("%s; what was controlled before still is, and nothing else", error)
                 return False
             await self.loop.follow(managed(config, here), actuator)
-            old = self.held.pop_all()
-            await self.held.enter_async_context(fresh.pop_all())
+            old, self.held = self.held, fresh.pop_all()
         await old.aclose()
         return True
 
@@ -70,9 +65,9 @@ class WorkerSet:
         self._group: asyncio.TaskGroup | None = None
 
     @property
-    def controlled(self) -> list[api.Controlled]:
+    def controlled(self) -> Sequence[api.Controlled]:
         """The workers of now, for the API."""
-        return [worker.api for worker in self._workers.values()]
+        return list(self._workers.values())
 
     async def close(self) -> None:
         """Give up all actuators."""
@@ -126,14 +121,12 @@ class WorkerSet:
 
     async def _add(self, config: Config, worker: WorkerConfig) -> None:
         async with contextlib.AsyncExitStack() as opening:
-            held = await opening.enter_async_context(contextlib.AsyncExitStack())
-            actuator, mode = await held.enter_async_context(
+            actuator, mode = await opening.enter_async_context(
                 actuation(config, worker, self._context)
             )
             loop = self._loop(config, worker, actuator)
-            opened = opening.pop_all()
-        found = _ControlledWorker(worker.name, loop, api.Controlled(loop, mode), held, opened)
-        self._workers[worker.name] = found
+            held = opening.pop_all()
+        found = self._workers[worker.name] = _ControlledWorker(loop, mode, held)
         log.info(
             "supervisor of worker %s controls %s cores (%s)",
             worker.name,
@@ -163,7 +156,7 @@ class WorkerSet:
         if worker.ticking is not None:
             worker.ticking.cancel()
             await asyncio.gather(worker.ticking, return_exceptions=True)
-        await worker.opened.aclose()
+        await worker.held.aclose()
 
 
 @contextlib.asynccontextmanager
