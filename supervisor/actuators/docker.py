@@ -16,7 +16,7 @@ class Meters(Protocol):
         """Read every executable; None where that is impossible now."""
         ...
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop all background work."""
         ...
 

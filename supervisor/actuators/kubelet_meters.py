@@ -25,6 +25,7 @@ from aiohttp import (
 from roma.kubernetes.credentials import ClusterCredentials
 from roma.kubernetes.pods import Pod
 from roma.telemetry.reachability import reason
+from supervisor.actuators.asking import Asking
 from supervisor.executables import Reading
 
 PATH: Final = "/metrics/resource"
@@ -66,7 +67,6 @@ class KubeletMeters:
         self._port = port
         self._namespace = namespace
         self._container = container
-        self._period = period
         self._session = ClientSession(
             connector=TCPConnector(ssl=True if tls is None else tls),
             cookie_jar=DummyCookieJar(),
@@ -75,17 +75,14 @@ class KubeletMeters:
         self._host = ""
         self._newest: dict[str, float] = {}
         self._arrived = 0.0
-        self._asking: asyncio.Task[None] | None = None
+        self._asking = Asking(self._ask, period=period, at=ASK_AT)
         self._said = ""
 
     def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
         """Return the readings that have arrived since the last call."""
         now = asyncio.get_running_loop().time()
         self._host = next((pod.host for pod in pods.values() if pod.host), self._host)
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._keep_asking(now))
-        elif self._asking.done():
-            self._asking.result()  # raise the bug that ended it
+        self._asking.on_tick(now)
         newest, self._newest = self._newest, {}
         return {
             name: replace(_reading(newest[pod.name], pod), age=now - self._arrived)
@@ -96,20 +93,12 @@ class KubeletMeters:
 
     async def close(self) -> None:
         """Stop asking."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        await self._asking.close()
         await self._session.close()
 
-    async def _keep_asking(self, ticked: float) -> None:
-        clock, due = asyncio.get_running_loop().time, ticked + ASK_AT * self._period
-        while True:
-            await asyncio.sleep(due - clock())
-            if self._host:
-                await self._ask()
-            due += self._period * max(1, math.ceil((clock() - due) / self._period))
-
     async def _ask(self) -> None:
+        if not self._host:
+            return  # no pod has told it yet
         host = f"[{self._host}]" if ":" in self._host else self._host
         try:
             async with self._session.get(

@@ -6,11 +6,11 @@ in the background: a tick takes the answers that have arrived and waits for none
 
 import asyncio
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from roma.domain.errors import ActuationError
+from supervisor.actuators.asking import Asking
 from supervisor.broker.broker import Containers
 from supervisor.cgroups import Group, Hierarchy, container_group
 from supervisor.executables import Reading
@@ -51,7 +51,7 @@ class FileMeters:
             self._looking = asyncio.create_task(self._look())
         return readings
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop looking up containers."""
         if self._looking is not None:
             self._looking.cancel()
@@ -90,35 +90,22 @@ class EngineMeters:
     ) -> None:
         self._containers = containers
         self._executables = tuple(executables)
-        self._period = period
         self._newest: Mapping[str, Reading] = {}
         self._arrived = 0.0
         self._unread: set[str] = set()
-        self._asking: asyncio.Task[None] | None = None
+        self._asking = Asking(self._ask, period=period, at=ASK_AT)
 
     async def read(self) -> Mapping[str, Reading | None]:
         """Return the readings that have arrived since the last tick."""
         now = asyncio.get_running_loop().time()
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._keep_asking(now + ASK_AT * self._period))
-        elif self._asking.done():
-            self._asking.result()  # raise the bug that ended it
+        self._asking.on_tick(now)
         newest, self._newest = self._newest, {}
-        age = now - self._arrived
-        return {name: _aged(newest.get(name), age) for name in self._executables}
+        found = {name: replace(r, age=now - self._arrived) for name, r in newest.items()}
+        return {name: found.get(name) for name in self._executables}
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop asking."""
-        if self._asking is not None:
-            self._asking.cancel()
-
-    async def _keep_asking(self, due: float) -> None:
-        clock = asyncio.get_running_loop().time
-        while True:
-            await asyncio.sleep(due - clock())
-            await self._ask()
-            # One answer may take longer than a period.
-            due += self._period * max(1, math.ceil((clock() - due) / self._period))
+        await self._asking.close()
 
     async def _ask(self) -> None:
         found: Mapping[str, Reading | ActuationError]
@@ -133,9 +120,3 @@ class EngineMeters:
                 # Once, not once per second; `apply`, with nothing to change, would not report it.
                 log.warning("executable %s: holding: %s", name, failed)
         self._unread = set(found) - set(self._newest)
-
-
-def _aged(reading: Reading | None, age: float) -> Reading | None:
-    if reading is None:
-        return None
-    return replace(reading, age=age)

@@ -13,6 +13,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from roma.kubernetes.pods import CPU_PATH, Pod
+from supervisor.actuators.asking import Asking
 from supervisor.actuators.pod_connection import PodConnection
 from supervisor.executables import Reading
 
@@ -35,23 +36,20 @@ class ServerMeters:
 
     def __init__(self, *, port: int, period: float) -> None:
         self._port = port
-        self._period = period
         self._newest: dict[str, tuple[float, Reading]] = {}
         self._pods: Mapping[str, Pod] = {}
-        self._asking: asyncio.Task[None] | None = None
+        # The first question is asked at once, the others between two ticks.
+        self._asking = Asking(self._ask, period=period, at=ASK_AT - 1)
         self._connections: dict[str, PodConnection] = {}
         self._unread: dict[str, str] = {}
 
     def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
         """Return the readings that have arrived since the last call; ask these pods from now on."""
-        clock = asyncio.get_running_loop().time
+        now = asyncio.get_running_loop().time()
         self._pods = pods
         self._unread = {name: why for name, why in self._unread.items() if name in pods}
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._keep_asking(clock()))
-        elif self._asking.done():
-            self._asking.result()  # raise the bug that ended it
-        newest, self._newest, now = self._newest, {}, clock()
+        self._asking.on_tick(now)
+        newest, self._newest = self._newest, {}
         return {
             name: replace(newest[name][1], age=now - newest[name][0]) if name in newest else None
             for name in pods
@@ -59,26 +57,14 @@ class ServerMeters:
 
     async def close(self) -> None:
         """Stop asking."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        await self._asking.close()
         connections = list(self._connections.values())
         for connection in connections:
             connection.close()
         self._connections.clear()
         await asyncio.gather(*(connection.wait_closed() for connection in connections))
 
-    async def _keep_asking(self, ticked: float) -> None:
-        clock, due = asyncio.get_running_loop().time, ticked
-        while True:
-            self._ask()
-            # The first question is asked at once, the others between two ticks.
-            following = due + ASK_AT * self._period
-            while following <= clock():
-                following += self._period
-            await asyncio.sleep(following - clock())
-
-    def _ask(self) -> None:
+    async def _ask(self) -> None:
         for name in [name for name in self._connections if name not in self._pods]:
             self._connections.pop(name).close()
         for name, pod in self._pods.items():

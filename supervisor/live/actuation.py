@@ -88,7 +88,7 @@ async def _containers(
             path = run_dir(config, worker) / SUPERVISOR
             containers = await stack.enter_async_context(calling(path, timeout))
         meters = _meters(config, worker, containers)
-        stack.callback(meters.close)
+        stack.push_async_callback(meters.close)
         actuator = DockerActuator(containers, meters, timeout=timeout)
         if config.control.dry_run:
             yield RecordingActuator(actuator), _dry_run

@@ -37,7 +37,7 @@ async def ticks(engine, count):
         reading = found["m@w"]
         seen.append(None if reading is None else (reading.usage, reading.age))
         await asyncio.sleep(1)
-    meters.close()
+    await meters.close()
     return seen
 
 
