@@ -105,11 +105,11 @@ class Engine:
         """Start a container; a running one is unchanged."""
         await self._in_thread(f"start {container}", lambda client: client.start(container))
 
-    async def remove(self, container: str, *, grace: int = 10) -> None:
-        """Stop a container, killing it after `grace` seconds, and remove it."""
+    async def remove(self, container: str) -> None:
+        """Stop a container, killing it after ten seconds, and remove it."""
 
         def remove(client: "APIClient") -> None:
-            client.stop(container, timeout=grace)
+            client.stop(container, timeout=10)
             client.remove_container(container, v=True, force=True)
 
         with contextlib.suppress(NotFound):

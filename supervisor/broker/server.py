@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from roma.config.reload import reloads
 from roma.config.schema import Config
+from roma.config.sockets import refuse_taken
 from roma.config.workers import WorkerConfig
 from roma.domain.errors import ActuationError, BrokerRefused, EngineError, LaunchError
 from roma.telemetry.exhaustion import report_exhaustion
@@ -143,7 +144,7 @@ def launcher_application(broker: Broker, callers: frozenset[int]) -> web.Applica
 async def _listening(
     application: web.Application, path: Path, callers: frozenset[int]
 ) -> AsyncIterator[None]:
-    """Listen on a socket file; refuse one on which another broker answers."""
+    """Listen on a socket file; refuse one on which another broker listens."""
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:
@@ -153,7 +154,8 @@ async def _listening(
             # Other users must be able to connect before their identity can be checked.
             os.chmod(path, 0o600 if callers == {os.geteuid()} else 0o666)
         except OSError as error:
-            raise LaunchError(f"docker.run_dir: cannot listen on {path}: {error}") from error
+            why = error.strerror or error
+            raise LaunchError(f"docker.run_dir: cannot listen on {path}: {why}") from error
         yield
     finally:
         await runner.cleanup()
@@ -162,18 +164,8 @@ async def _listening(
 def _make_way(path: Path) -> None:
     """Create the socket's directory; remove the socket of a broker that has died."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if _answers(path):
-        raise LaunchError(f"{path}: another broker listens there")
+    refuse_taken(path)
     path.unlink(missing_ok=True)
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-        return True
 
 
 def _only(callers: frozenset[int]) -> Any:
