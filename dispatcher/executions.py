@@ -153,10 +153,8 @@ class Executions:
         `duration` is what a planned device measured, in seconds.
         """
         del self.running[execution.id]
-        executor, queue = (
-            self._executors[execution.executor],
-            self._queues.by_model[execution.model],
-        )
+        executor = self._executors[execution.executor]
+        queue = self._queues.by_model[execution.model]
         executor.finish(execution, now)
         part = execution.part
         if executor.planned is not None:
@@ -176,10 +174,8 @@ class Executions:
                 self._note_size(request, queue, now)
         if sizes.upper and request.size > USUAL * sizes.upper:
             return  # it says nothing about usual requests
-        if result is _OK:
-            executor.record(execution, now)
-        elif result is _TIMEOUT:
-            executor.record_at_least(execution, now)
+        if result is _OK or result is _TIMEOUT:
+            executor.record(execution, now, is_bound=result is _TIMEOUT)
 
     def _note_size(self, request: Request, queue: ModelQueue, now: float) -> None:
         """Count a request of unusual size; keep what is known of the sizes that were usual."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from controllers.base import Law
 from controllers.measurement import Demand, Measurement, hold
 from roma.domain.exchange import LEAST_CORES, MOST_CORES, ExchangeReply, ExecutorReading
-from roma.domain.model import Sharing
+from roma.domain.model import Sharing, slot_count
 from supervisor.contention import Contention, HostReading, contention, waited_share
 from supervisor.decision_log import Decision
 from supervisor.executables import Apply, ExecutableStatus, Managed, Reading
 from supervisor.sharing import GRID, CoreRequest, share
-from supervisor.slot_shares import SlotShares, slots
+from supervisor.slot_shares import SlotShares
 from supervisor.window import ReplyWindow
 
 DECISIONS_KEPT = 900
@@ -196,7 +196,7 @@ class Supervisor:
             if window.heard:
                 rates[name] = window.arrivals(managed.model.name, managed.name)
                 in_flight[name] = window.in_flight(managed.name)
-        total = slots(cores, managed.threads, managed.in_flight)
+        total = slot_count(cores, managed.threads, managed.in_flight)
         free = max(1, total - max(0, self._dispatchers - len(rates)))
         mine = self._parts.of(dispatcher, managed.name, free, rates, in_flight)
         return min(1.0, mine / total)

@@ -14,11 +14,6 @@ EVEN = 0.5
 clients reach another before the next exchange."""
 
 
-def slots(cores: float, threads: int, in_flight: int | None) -> int:
-    """Return the in-flight limit of a CPU executable, as its dispatchers compute it."""
-    return in_flight or max(1, math.ceil(cores / threads))
-
-
 def divide_slots(total: int, rates: Mapping[str, float]) -> dict[str, int]:
     """Return each dispatcher's slots: at least one, the rest by arrivals per second."""
     count, arrivals = len(rates), sum(rates.values())

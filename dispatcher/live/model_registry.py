@@ -7,7 +7,6 @@ model that is removed is unknown to new clients at once; waiting requests still 
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -31,6 +30,7 @@ from roma.domain.events import (
     ModelAdded,
     ModelRemoved,
 )
+from roma.domain.model import slot_count
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class ModelRegistry:
         count, spec = self._config.dispatcher_count, executable.spec
         if count == 1:
             return 1.0
-        slots = spec.in_flight or max(1, math.ceil(spec.cores / spec.threads))
+        slots = slot_count(spec.cores, spec.threads, spec.in_flight)
         mine = 1 if executable.controlled else max(1, slots // count)
         return mine / slots
 

@@ -15,7 +15,7 @@ from dispatcher.state.lifecycle import (
     RotationStep,
 )
 from dispatcher.state.service_time import ServiceProfile
-from roma.domain.model import Device, ExecutorSpec
+from roma.domain.model import Device, ExecutorSpec, slot_count
 
 RECOVERY: Final = 1.0
 """Seconds that a client should wait before a retry while no executable is ready."""
@@ -125,7 +125,7 @@ class Executor:
         return self._slots(most, min(self.part, 1 / self.spec.dispatchers))
 
     def _slots(self, cores: float, part: float) -> tuple[int, float]:
-        slots = self.spec.in_flight or max(1, math.ceil(cores / self.spec.threads))
+        slots = slot_count(cores, self.spec.threads, self.spec.in_flight)
         limit = slots if part == 1 else max(1, round(part * slots))
         return limit, min(cores / slots, self.spec.threads)
 
@@ -233,14 +233,23 @@ class Executor:
         self._busy = self.busy(now)
         self.running.clear()
 
-    def record(self, execution: Execution, now: float) -> None:
-        """Learn from an execution that was answered.
+    def record(self, execution: Execution, now: float, *, is_bound: bool) -> None:
+        """Learn the work of an execution, for its model as for its variant.
 
-        Its work is what its slot was granted while it ran: a change of cores during the execution
-        must not make the work look larger or smaller than it is. A planned device measures itself.
+        It is what its slot was granted while it ran: a change of cores during the execution must
+        not make the work look larger or smaller than it is. If `is_bound`, the execution had not
+        ended at its timeout, and this is a lower bound: predictions learnt only from executions
+        that ended in time would stay too low. A planned device measures itself.
+
+        Admission asks for the model, as policies choose its variants; a policy that chooses between
+        them asks for a variant.
         """
-        if not self.spec.is_planned:
-            self._learn(execution, self._granted_until(now) - execution.granted, is_bound=False)
+        if self.spec.is_planned:
+            return
+        work = self._granted_until(now) - execution.granted
+        self._learn_as(execution.model, work, is_bound=is_bound)
+        if execution.variant != execution.model:
+            self._learn_as(execution.variant, work, is_bound=is_bound)
 
     def record_large(
         self, execution: Execution, size: int, upper: int, now: float, *, is_bound: bool
@@ -279,10 +288,8 @@ class Executor:
         profile = self._profiles.get(model)
         if profile is None or not profile.work:
             return 0
-        work, at_least = (
-            max(seconds * self.spec.threads, factor * profile.work),
-            int(factor * upper),
-        )
+        work = max(seconds * self.spec.threads, factor * profile.work)
+        at_least = int(factor * upper)
         return profile.large.largest(work, at_least, usual=profile.work, upper=upper)
 
     def forget_large(self, model: str, size: int) -> None:
@@ -290,24 +297,6 @@ class Executor:
         profile = self._profiles.get(model)
         if profile is not None:
             profile.large.forget(size)
-
-    def record_at_least(self, execution: Execution, now: float) -> None:
-        """Learn from an execution that had not ended at its timeout: its duration is a lower bound.
-
-        Predictions learnt only from executions that ended in time would stay too low.
-        """
-        if not self.spec.is_planned:
-            self._learn(execution, self._granted_until(now) - execution.granted, is_bound=True)
-
-    def _learn(self, execution: Execution, work: float, *, is_bound: bool) -> None:
-        """Learn the work of an execution, for its model as for its variant.
-
-        Admission asks for the model, as policies choose its variants; a policy that chooses between
-        them asks for a variant.
-        """
-        self._learn_as(execution.model, work, is_bound=is_bound)
-        if execution.variant != execution.model:
-            self._learn_as(execution.variant, work, is_bound=is_bound)
 
     def _learn_as(self, name: str, work: float, *, is_bound: bool) -> None:
         profile = self._profiles.get(name)

@@ -1,12 +1,11 @@
 """A model server as every program knows it: name, address, models, bounds of its cores."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from roma.config.topology import Topology
 from roma.config.workers import UNIX, WorkerConfig
-from roma.domain.model import Device, ExecutorSpec
+from roma.domain.model import Device, ExecutorSpec, slot_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Executable:
         """Highest value that its in-flight limit can reach (1 on a GPU)."""
         if self.spec.device is Device.GPU:
             return 1
-        return self.spec.in_flight or max(1, math.ceil(self.max_cores / self.spec.threads))
+        return slot_count(self.max_cores, self.spec.threads, self.spec.in_flight)
 
 
 def on_gpu(

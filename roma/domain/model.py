@@ -3,6 +3,7 @@
 Times are seconds, CPU is cores; both are floats. Everything here is immutable.
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -148,6 +149,11 @@ class ExecutorSpec:
     is_planned: bool = False
     most_cores: float = 0.0
     dispatchers: int = 1
+
+
+def slot_count(cores: float, threads: int, in_flight: int | None) -> int:
+    """Return the in-flight limit of a CPU executable with these cores; see `ExecutorSpec`."""
+    return in_flight or max(1, math.ceil(cores / threads))
 
 
 @dataclass(slots=True, init=False)
