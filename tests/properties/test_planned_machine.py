@@ -303,15 +303,14 @@ class PlannedMachine(Devices):
         assert not policy._stale
         devices = [gpu.device for gpu in policy._gpus.values()]
         for model, model_demand in policy._demands.items():
-            if devices and not model_demand.places:
+            if devices and not model_demand.replicas:
                 quickest = min(device.cold(model) for device in devices)
                 assert policy._loading.fastest_cold_start(model).cold(model) == quickest
-            for place in model_demand.places:
-                assert model_demand.due or place.share == 0.0
-                missing = [
-                    n for n in place.sizes if n <= len(model_demand.due) and n not in place.entered
-                ]
-                assert not (place.is_loaded and missing) or place.next_size <= len(model_demand.due)
+            for replica in model_demand.replicas:
+                waiting = len(model_demand.due)
+                assert model_demand.due or replica.share == 0.0
+                missing = [n for n in replica.sizes if n <= waiting and n not in replica.entered]
+                assert not (replica.is_loaded and missing) or replica.next_size <= waiting
 
     @rule(
         model=st.sampled_from(sorted(MODELS)),

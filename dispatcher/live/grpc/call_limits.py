@@ -121,8 +121,8 @@ class CallSlot:
 
     __slots__ = ("_address", "_context", "_held", "_is_left", "_limits")
 
-    def __init__(self, places: ConnectionLimits, context: _ServicerContext, address: str) -> None:
-        self._limits = places
+    def __init__(self, limits: ConnectionLimits, context: _ServicerContext, address: str) -> None:
+        self._limits = limits
         self._context = context
         self._address = address
         self._held = 0

@@ -36,9 +36,9 @@ _ServicerContext = Any
 class GatewayHealth:
     """Answers health requests for the gateway, without a key."""
 
-    def __init__(self, service: Service, places: ConnectionLimits) -> None:
+    def __init__(self, service: Service, limits: ConnectionLimits) -> None:
         self._service = service
-        self._limits = places
+        self._limits = limits
         self._ending = asyncio.Event()
         self._watching: dict[CallSlot, None] = {}
         """Watchers, the oldest first; one that is taken out ends at its next look."""
@@ -57,8 +57,8 @@ class GatewayHealth:
     async def _check(self, _: object, context: _ServicerContext) -> bytes:
         """Return the current status."""
         try:
-            with self._limits.take(context) as place:
-                name = await _asked(place)
+            with self._limits.take(context) as slot:
+                name = await _asked(slot)
                 status = self._status(name)
                 if status == _STATUS.SERVICE_UNKNOWN:
                     raise RefusedCall(grpc.StatusCode.NOT_FOUND, f"unknown service {name}")
@@ -109,9 +109,9 @@ class GatewayHealth:
         return int(_STATUS.SERVING if is_serving else _STATUS.NOT_SERVING)
 
 
-async def _asked(place: CallSlot) -> str:
+async def _asked(slot: CallSlot) -> str:
     """Return the service or model of the request, the message's only field; raise RefusedCall."""
-    message = await place.unauthenticated_message()
+    message = await slot.unauthenticated_message()
     try:
         return wire.name_and_version(message)[0]
     except wire.Malformed as error:

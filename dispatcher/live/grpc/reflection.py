@@ -25,24 +25,24 @@ METHODS = tuple(
 )
 
 
-def handlers(service: Service, places: ConnectionLimits) -> dict[str, Any]:
+def handlers(service: Service, limits: ConnectionLimits) -> dict[str, Any]:
     """Return the handlers by method; bytes in and bytes out."""
     return {
-        method: grpc.stream_stream_rpc_method_handler(_passed(service, places, method))
+        method: grpc.stream_stream_rpc_method_handler(_passed(service, limits, method))
         for method in METHODS
     }
 
 
 def _passed(
-    service: Service, places: ConnectionLimits, method: str
+    service: Service, limits: ConnectionLimits, method: str
 ) -> Callable[[object, Any], Any]:
     async def pass_on(_: object, context: Any) -> None:
         try:
-            with places.take(context) as place:
+            with limits.take(context) as slot:
                 grant = service.admit(callers.credentials(context), None)
                 try:
                     async with asyncio.timeout(LONGEST):
-                        async for answer in _answers(service, method, place):
+                        async for answer in _answers(service, method, slot):
                             await context.write(answer)
                 finally:
                     grant.release()
@@ -58,13 +58,13 @@ def _passed(
     return pass_on
 
 
-async def _answers(service: Service, method: str, place: CallSlot) -> AsyncIterator[bytes]:
+async def _answers(service: Service, method: str, slot: CallSlot) -> AsyncIterator[bytes]:
     """Yield a model server's answers; raise RefusedCall, or gRPC's own error if it breaks."""
     for executor in list(service.driver.core.executors):
         endpoint = service.endpoints.get(executor.spec.name)
         if executor.live and endpoint is not None and endpoint.channel is not None:
             refused: list[RefusedCall] = []
-            async for answer in endpoint.channel.stream(method, _questions(place, refused)):
+            async for answer in endpoint.channel.stream(method, _questions(slot, refused)):
                 yield answer
             if refused:
                 raise refused[0]
@@ -72,14 +72,14 @@ async def _answers(service: Service, method: str, place: CallSlot) -> AsyncItera
     raise RefusedCall(grpc.StatusCode.UNAVAILABLE, "no executable with gRPC is ready")
 
 
-async def _questions(place: CallSlot, refused: list[RefusedCall]) -> AsyncIterator[bytes]:
+async def _questions(slot: CallSlot, refused: list[RefusedCall]) -> AsyncIterator[bytes]:
     """Yield the client's requests; `refused` gets the reason if they end with an error.
 
     Raised in here, it would cancel the backend call, which would cancel the client's without a
     message.
     """
     try:
-        while (question := await place.next_message()) is not None:
+        while (question := await slot.next_message()) is not None:
             yield question
     except RefusedCall as error:
         refused.append(error)

@@ -88,10 +88,10 @@ class Rpc:
     __slots__ = ("_carried", "_context", "_limits", "_method", "_service")
 
     def __init__(
-        self, service: Service, places: ConnectionLimits, method: Passed, context: _ServicerContext
+        self, service: Service, limits: ConnectionLimits, method: Passed, context: _ServicerContext
     ) -> None:
         self._service = service
-        self._limits = places
+        self._limits = limits
         self._method = method
         self._context = context
         self._carried: Context | None = None
@@ -100,8 +100,8 @@ class Rpc:
     async def run(self) -> bytes:
         """Return the answer's message; an error ends the call. It holds nothing by then."""
         try:
-            with self._limits.take(self._context) as place:
-                answer = self._limits.hold_answer(self._context, await self._answer(place))
+            with self._limits.take(self._context) as slot:
+                answer = self._limits.hold_answer(self._context, await self._answer(slot))
         except (RefusedCall, BadRequest, Denied) as error:
             answer = refused(error)
             if self._carried is not None:
@@ -110,12 +110,12 @@ class Rpc:
             self._carried = brought(self._service, self._context, None)
         return await respond(self._context, answer, self._carried)
 
-    async def _answer(self, place: CallSlot) -> GrpcResponse:
+    async def _answer(self, slot: CallSlot) -> GrpcResponse:
         """Admit the caller, read the message, and answer it."""
         service, context = self._service, self._context
         grant = service.admit(callers.credentials(context), None)
         try:
-            body = await place.message()
+            body = await slot.message()
             route = self._method.route(body)
             self._carried = brought(service, context, route)
             service.check(grant, route.model)
@@ -186,11 +186,11 @@ class Rpc:
 
 
 async def answer_own(
-    service: Service, places: ConnectionLimits, method: Own, context: _ServicerContext
+    service: Service, limits: ConnectionLimits, method: Own, context: _ServicerContext
 ) -> bytes:
     """Answer a method of the gateway itself; its message is empty, so none is read."""
     try:
-        with places.take(context):
+        with limits.take(context):
             if not method.is_open:
                 service.admit(callers.credentials(context), None).release()
             answer = GrpcResponse(0, method.answer(service))

@@ -106,16 +106,16 @@ class GatewayGrpcServer:
         return found | more | self._health.handlers()
 
     def _handler(self, method: Passed | Own) -> Callable[[object, Any], Any]:
-        service, places = self._service, self._limits
+        service, limits = self._service, self._limits
         if isinstance(method, Own):
 
             async def answer(_: object, context: Any) -> bytes:
-                return await answer_own(service, places, method, context)
+                return await answer_own(service, limits, method, context)
 
             return answer
 
         async def run(_: object, context: Any) -> bytes:
-            return await Rpc(service, places, method, context).run()
+            return await Rpc(service, limits, method, context).run()
 
         return run
 

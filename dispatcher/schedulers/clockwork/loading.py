@@ -45,13 +45,13 @@ SPARE_ENTRIES: Final = 16
 class DeviceSchedule:
     """A planned device; `strategies` by batch size, ordered by their latest start."""
 
-    __slots__ = ("device", "executor", "look_at", "name", "places", "strategies", "work")
+    __slots__ = ("device", "executor", "look_at", "name", "replicas", "strategies", "work")
 
     def __init__(self, executor: Executor, device: DeviceState) -> None:
         self.name = executor.spec.name
         self.executor = executor
         self.device = device
-        self.places: dict[str, Replica] = {}
+        self.replicas: dict[str, Replica] = {}
         self.strategies: dict[int, list[tuple[float, int, Replica]]] = {}
         self.work = 0.0
         """ℓ_g."""
@@ -70,8 +70,8 @@ class ModelDemand:
         "head",
         "is_touched",
         "name",
-        "places",
         "priority",
+        "replicas",
         "waiting",
     )
 
@@ -79,7 +79,7 @@ class ModelDemand:
         self.name = name
         self.capacity = capacity
         self.due: list[tuple[float, int]] = []
-        self.places: list[Replica] = []
+        self.replicas: list[Replica] = []
         self.priority = 0.0
         self.is_touched = False
         self.head = NO_REQUEST
@@ -146,19 +146,19 @@ class Loading:
 
     def rebuild(self, model_demand: ModelDemand, now: float) -> None:
         """Recompute a model's demand, its shares and its priority."""
-        places, demand = model_demand.places, self._demand(model_demand, now)
+        replicas, demand = model_demand.replicas, self._demand(model_demand, now)
         priority = demand
-        if len(places) == 1:  # the usual case
-            priority -= _allot_demand(places[0], demand)
-        elif places:
+        if len(replicas) == 1:  # the usual case
+            priority -= _allot_demand(replicas[0], demand)
+        elif replicas:
             total = 0.0
-            for place in places:
-                total += _weight(place)
-            for place in places:
-                priority -= _allot_demand(place, demand * _weight(place) / total)
+            for replica in replicas:
+                total += _weight(replica)
+            for replica in replicas:
+                priority -= _allot_demand(replica, demand * _weight(replica) / total)
         elif model_demand.is_touched and demand == 0.0:
             priority = COLD_MISS_PRIORITY
-        if len(model_demand.places) >= len(self._gpus):
+        if len(model_demand.replicas) >= len(self._gpus):
             priority = 0.0  # it is on every device: no candidate, so that others may be examined
         if priority != model_demand.priority:
             model_demand.priority = priority
@@ -169,8 +169,8 @@ class Loading:
         """Return d_m."""
         if not model_demand.due:
             return 0.0
-        name, places = model_demand.name, model_demand.places
-        device = places[0].gpu.device if places else self.fastest_cold_start(name)
+        name, replicas = model_demand.name, model_demand.replicas
+        device = replicas[0].gpu.device if replicas else self.fastest_cold_start(name)
         if device is None:
             return 0.0
         return device.work(name, model_demand.benefit(now + device.cold(name)))
@@ -242,7 +242,7 @@ class Loading:
             model_demand = self.best()
             if model_demand is None:
                 break
-            gpu = self._place_for(model_demand, gpus, now, latency)
+            gpu = self._device_for(model_demand, gpus, now, latency)
             if gpu is not None:
                 found = gpu, model_demand
                 break
@@ -253,13 +253,13 @@ class Loading:
             self.rebuild(entry[2], now)
         return found
 
-    def _place_for(
+    def _device_for(
         self, model_demand: ModelDemand, gpus: list[DeviceSchedule], now: float, latency: float
     ) -> DeviceSchedule | None:
         name = model_demand.name
         for gpu in gpus:
             device = gpu.device
-            if name in gpu.places or device.offer.models[name].pages > device.offer.pages:
+            if name in gpu.replicas or device.offer.models[name].pages > device.offer.pages:
                 continue
             pause = device.load_pause(name)
             if pause > now:
@@ -278,15 +278,15 @@ class Loading:
         return None
 
 
-def _weight(place: Replica) -> float:
+def _weight(replica: Replica) -> float:
     """Return a replica's weight in its model's demand: the inverse of other models' load there."""
-    others = place.gpu.work - place.share
+    others = replica.gpu.work - replica.share
     return 1 / others if others > FLOOR else 1 / FLOOR
 
 
-def _allot_demand(place: Replica, share: float) -> float:
+def _allot_demand(replica: Replica, share: float) -> float:
     """Allot a replica a share of its model's demand; return how much of it the device can meet."""
-    gpu = place.gpu
-    work = max(share, gpu.work + share - place.share)  # rounding can make it slightly too small
-    place.share, gpu.work = share, work
-    return share * place.model_demand.capacity / work if share else 0.0
+    gpu = replica.gpu
+    work = max(share, gpu.work + share - replica.share)  # rounding can make it slightly too small
+    replica.share, gpu.work = share, work
+    return share * replica.model_demand.capacity / work if share else 0.0

@@ -58,10 +58,10 @@ from roma.domain.model import Request
 class _Strategy:
     """A batch that can begin now: `size` requests of the model's list, from index `first` on."""
 
-    __slots__ = ("first", "latest", "place", "run", "size")
+    __slots__ = ("first", "latest", "replica", "run", "size")
 
-    def __init__(self, place: Replica, size: int, run: float, first: int, latest: float) -> None:
-        self.place = place
+    def __init__(self, replica: Replica, size: int, run: float, first: int, latest: float) -> None:
+        self.replica = replica
         self.size = size
         self.run = run
         self.first = first
@@ -109,11 +109,11 @@ class Clockwork(Scheduler):
         else:
             insort(due, entry)
         is_first, waiting = due[0] == entry, len(due)
-        for place in model_demand.places:
+        for replica in model_demand.replicas:
             # Most replicas have all possible entries: a request that is not the first changes
             # nothing there.
-            if place.is_loaded and (is_first or waiting >= place.next_size):
-                self._enqueue_strategies(place, now, is_first=is_first)
+            if replica.is_loaded and (is_first or waiting >= replica.next_size):
+                self._enqueue_strategies(replica, now, is_first=is_first)
         self._stale[model_demand.name] = model_demand
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
@@ -130,8 +130,8 @@ class Clockwork(Scheduler):
         name, device = executor.spec.name, executor.planned
         gpu = self._gpus.get(name)
         if gpu is not None and gpu.device is not device:
-            for place in list(gpu.places.values()):
-                self._leave(place, now)
+            for replica in list(gpu.replicas.values()):
+                self._leave(replica, now)
             self._gpus.pop(name)
             self._loading.forget()
             self._ready.pop(name, None)
@@ -154,32 +154,32 @@ class Clockwork(Scheduler):
         self._loading.is_changed, self._is_loading = True, False
         if model not in self._demands or device is None:
             return  # the model was removed
-        place = gpu.places.get(model)
+        replica = gpu.replicas.get(model)
         if model in device.held:
             self._enter(gpu, model, now)
-        elif place is not None:
-            self._leave(place, now)
+        elif replica is not None:
+            self._leave(replica, now)
 
     def _enter(self, gpu: DeviceSchedule, model: str, now: float) -> None:
         model_demand = self._demands[model]
-        place = gpu.places.get(model)
-        if place is None:
-            place = gpu.places[model] = Replica(model_demand, gpu)
-            model_demand.places.append(place)
+        replica = gpu.replicas.get(model)
+        if replica is None:
+            replica = gpu.replicas[model] = Replica(model_demand, gpu)
+            model_demand.replicas.append(replica)
             model_demand.is_touched = False
             self._loading.begins(model, gpu.device)
-        place.is_loaded = gpu.device.has(model)
-        if place.is_loaded and model_demand.due:
-            self._enqueue_strategies(place, now, is_first=True)
+        replica.is_loaded = gpu.device.has(model)
+        if replica.is_loaded and model_demand.due:
+            self._enqueue_strategies(replica, now, is_first=True)
         self._move(model_demand)
 
-    def _leave(self, place: Replica, now: float) -> None:
-        model_demand, gpu = place.model_demand, place.gpu
-        place.is_loaded = False
-        place.entered.clear()
-        gpu.work = max(0.0, gpu.work - place.share)
-        del gpu.places[model_demand.name]
-        model_demand.places.remove(place)
+    def _leave(self, replica: Replica, now: float) -> None:
+        model_demand, gpu = replica.model_demand, replica.gpu
+        replica.is_loaded = False
+        replica.entered.clear()
+        gpu.work = max(0.0, gpu.work - replica.share)
+        del gpu.replicas[model_demand.name]
+        model_demand.replicas.remove(replica)
         self._loading.ends(model_demand.name, gpu.device)
         self._move(model_demand)
 
@@ -188,26 +188,26 @@ class Clockwork(Scheduler):
         model_demand.head = NO_REQUEST
         self._stale[model_demand.name] = model_demand
 
-    def _enqueue_strategies(self, place: Replica, now: float, *, is_first: bool) -> None:
+    def _enqueue_strategies(self, replica: Replica, now: float, *, is_first: bool) -> None:
         """Enter a strategy for each batch size that can be filled and has none, or a later one.
 
         Only a request that is the first of its model's can bring a strategy forward.
         """
-        model_demand, gpu, entered = place.model_demand, place.gpu, place.entered
+        model_demand, gpu, entered = replica.model_demand, replica.gpu, replica.entered
         deadline, waiting = model_demand.due[0][0], len(model_demand.due)
-        place.next_size = UNBOUNDED
-        for size in place.sizes:
+        replica.next_size = UNBOUNDED
+        for size in replica.sizes:
             if size > waiting:
-                place.next_size = size
+                replica.next_size = size
                 break
             known = entered.get(size)
             if known is not None and not is_first:
                 continue
-            latest = deadline - place.times[size]
+            latest = deadline - replica.times[size]
             if known is None or latest < known:
                 entered[size] = latest
                 self._sequence += 1
-                heappush(gpu.strategies.setdefault(size, []), (latest, self._sequence, place))
+                heappush(gpu.strategies.setdefault(size, []), (latest, self._sequence, replica))
                 if gpu.look_at <= now:
                     self._ready[gpu.name] = gpu
 
@@ -287,44 +287,44 @@ class Clockwork(Scheduler):
         """Return the valid strategy of a batch size that must begin first."""
         ends = start + self._latency + TICK
         while heap:
-            key, _, place = heap[0]
-            due = place.model_demand.due
-            if place.entered.get(size, NEVER) != key:
+            key, _, replica = heap[0]
+            due = replica.model_demand.due
+            if replica.entered.get(size, NEVER) != key:
                 heappop(heap)
                 continue
-            run = place.times[size]
+            run = replica.times[size]
             is_in_time = due and due[0][0] >= ends + run
             first = 0 if is_in_time else bisect_left(due, (ends + run, 0))
             if len(due) - first < size:
                 heappop(heap)
-                place.forget(size)
+                replica.forget(size)
                 continue
             latest = due[first][0] - run
             if latest <= key:
-                return _Strategy(place, size, run, first, latest)
+                return _Strategy(replica, size, run, first, latest)
             self._sequence += 1
-            place.entered[size] = latest
-            heapreplace(heap, (latest, self._sequence, place))
+            replica.entered[size] = latest
+            heapreplace(heap, (latest, self._sequence, replica))
         return None
 
     def _largest_batch(self, strategy: "_Strategy", start: float) -> "_Strategy":
         """Return the largest batch that begins with the same request and keeps its deadline."""
-        place, first = strategy.place, strategy.first
-        model_demand = place.model_demand
+        replica, first = strategy.replica, strategy.first
+        model_demand = replica.model_demand
         deadline, available = model_demand.due[first][0], len(model_demand.due) - first
-        for size in place.sizes:
+        for size in replica.sizes:
             if size <= strategy.size:
                 continue
-            run = place.times[size]
+            run = replica.times[size]
             if size > available or start + run + self._latency + TICK > deadline:
                 break
-            strategy = _Strategy(place, size, run, first, deadline - run)
+            strategy = _Strategy(replica, size, run, first, deadline - run)
         return strategy
 
     def _fill(self, strategy: "_Strategy", now: float) -> Batch | None:
         """Take the requests of a batch; None if some of them have left the queue."""
-        place, first = strategy.place, strategy.first
-        model_demand, gpu = place.model_demand, place.gpu
+        replica, first = strategy.replica, strategy.first
+        model_demand, gpu = replica.model_demand, replica.gpu
         taken = model_demand.due[first : first + strategy.size]
         left = [entry for entry in taken if not self.state.waits(model_demand.name, entry[1])]
         if left:  # cancelled, or run elsewhere
@@ -355,7 +355,7 @@ class Clockwork(Scheduler):
             if not found:  # they have left
                 self._loading.rebuild(model_demand, now)
                 continue
-            model_demand.is_touched = not model_demand.places
+            model_demand.is_touched = not model_demand.replicas
             self._stale[model_demand.name] = model_demand
             for gpu in self._gpus.values():
                 if gpu.device.doubt(model_demand.name, now):
@@ -381,10 +381,10 @@ class Clockwork(Scheduler):
     def _soonest(self, model_demand: ModelDemand, now: float) -> tuple[float, float]:
         """Return when the model is ready somewhere, and the seconds from there to an answer."""
         ready, run = NEVER, NEVER
-        for place in model_demand.places:
-            run = min(run, place.times[1])
-            ready = min(ready, place.gpu.device.ready_at(model_demand.name, now))
-        if model_demand.places:
+        for replica in model_demand.replicas:
+            run = min(run, replica.times[1])
+            ready = min(ready, replica.gpu.device.ready_at(model_demand.name, now))
+        if model_demand.replicas:
             return ready, run + 2 * self._latency
         first = self._loading.fastest_cold_start(model_demand.name)
         cold = 0.0 if first is None else first.cold(model_demand.name)
@@ -440,11 +440,11 @@ class Clockwork(Scheduler):
         """Return True if a device can run a batch; drop strategies whose requests have left."""
         for size, heap in gpu.strategies.items():
             while heap:
-                key, _, place = heap[0]
-                if place.entered.get(size, NEVER) == key:
-                    if len(place.model_demand.due) >= size:
+                key, _, replica = heap[0]
+                if replica.entered.get(size, NEVER) == key:
+                    if len(replica.model_demand.due) >= size:
                         return True
-                    place.forget(size)
+                    replica.forget(size)
                 heappop(heap)
         return False
 

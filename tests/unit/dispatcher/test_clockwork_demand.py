@@ -220,5 +220,5 @@ def test_most_of_a_models_demand_falls_to_the_device_with_less_else_to_do():
     for model, count in (("b", 40), ("c", 2), ("a", 40)):
         for _ in range(count):
             harness.arrive(model, 0.0, slo=SLO)
-    shares = {p.gpu.name: p.share for p in harness.core.policies.active[0]._demands["a"].places}
+    shares = {p.gpu.name: p.share for p in harness.core.policies.active[0]._demands["a"].replicas}
     assert shares["free"] > 2 * shares["busy"] > 0
