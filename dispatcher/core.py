@@ -59,7 +59,7 @@ from roma.domain.events import (
     Result,
     Woken,
 )
-from roma.domain.model import ExecutorSpec, ModelSpec, Request
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request
 
 _PROBING: Final = Rotation.PROBING  # reading a member of an Enum costs 70 ns in Python 3.11
 _OK: Final = Result.OK
@@ -140,7 +140,7 @@ class Dispatcher:
 
         Call it before the device's `ExecutorReady`.
         """
-        return self.policies.refusal(executor, offer)
+        return self.policies.by_device[Device.GPU].refusal(executor, offer)
 
     def running(self) -> Iterable[Execution]:
         """Return the running executions, oldest first; each holds a slot, awaited or not."""

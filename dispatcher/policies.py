@@ -4,7 +4,6 @@ from dispatcher.schedulers.base import PolicyView, Scheduler
 from dispatcher.state.executors import Executor
 from dispatcher.state.queues import ModelQueue
 from roma.config.scheduling import SchedulingConfig
-from roma.domain.actions import Capabilities
 from roma.domain.model import Device, Request
 
 
@@ -33,8 +32,9 @@ class Policies:
 
     def rebuild(self, now: float) -> None:
         """Create the policies anew: their indices are laid out by model."""
-        made = {device: policy(self.state, self.options) for device, policy in self._chosen.items()}
-        self.by_device = made
+        self.by_device = {
+            device: policy(self.state, self.options) for device, policy in self._chosen.items()
+        }
         self.active = ()
         self.attach(now)
 
@@ -46,7 +46,7 @@ class Policies:
                 # It will observe nothing until it is active again: another one begins then.
                 self.by_device[device] = self._chosen[device](self.state, self.options)
         active = tuple(policy for device, policy in self.by_device.items() if device in devices)
-        for policy in set(active) - set(self.active):
+        for policy in [policy for policy in active if policy not in self.active]:
             for queue in self.state.queues.values():
                 policy.on_queue(queue, now)
             for executor in self.state.executors:
@@ -57,10 +57,6 @@ class Policies:
                         policy.on_request(request, now)
         self.active = active
         self._request_aware = tuple(policy for policy in active if policy.request_aware)
-
-    def refusal(self, executor: str, offer: Capabilities) -> str | None:
-        """Return why a planned device with these capabilities cannot be used, or None."""
-        return self.by_device[Device.GPU].refusal(executor, offer)
 
     def on_queue(self, queue: ModelQueue, now: float) -> None:
         """Report that a queue changed; policies do not see the queues of low-priority requests."""

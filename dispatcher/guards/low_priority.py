@@ -18,7 +18,7 @@ RECHECK_INTERVAL: Final = 0.05
 
 
 def executor_with_headroom(
-    queue: ModelQueue, executors: Executors, now: float, *, is_long: bool = False
+    queue: ModelQueue, executors: Executors, now: float, *, is_long: bool
 ) -> Executor | None:
     """Return an executor that can take a low-priority request of a model now, or None.
 
@@ -31,14 +31,10 @@ def executor_with_headroom(
     for executor in executors.of(queue.spec.name):
         if not executor.has_room or executor.spec.is_planned:
             continue  # the policy of a planned device has room for requests that can wait
-        expected = executor.expected(queue.spec.name) or 0.0
         if len(executor.running) + 1 < executor.limit:
             return executor
-        if is_long:
-            continue
+        fits_twice = 2 * (executor.expected(queue.spec.name) or 0.0) <= set_point
         # Without interactive answers in the window no interactive request can be late.
-        if not len(queue.response):
-            return executor
-        if 2 * expected <= set_point:
+        if not is_long and (fits_twice or not len(queue.response)):
             return executor
     return None

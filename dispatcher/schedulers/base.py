@@ -6,7 +6,7 @@ mutates nothing but its own index: the core carries a choice out, then reports t
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
@@ -165,17 +165,17 @@ class PolicyView:
     executors: Executors
     low_priority: Mapping[str, ModelQueue]
     """Queues of low-priority requests; only of models that received any."""
-    learned: Policy | None = None
+    learned: Policy | None
     """The trained policy of `qos-rl`."""
-    partial: Mapping[int, PartialExecution] = field(default_factory=dict)
+    partial: Mapping[int, PartialExecution]
     """Executions of which a segment has ended that is not the last, until the next one has."""
 
     def waits(self, model: str, request: int) -> bool:
         """Return True if a request still waits."""
         if request in self.queues[model].waiting:
             return True
-        batch = self.low_priority.get(model)
-        return batch is not None and request in batch.waiting
+        low = self.low_priority.get(model)
+        return low is not None and request in low.waiting
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # a policy of yours works with the compiled build

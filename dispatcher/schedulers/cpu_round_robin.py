@@ -77,7 +77,7 @@ class CpuRoundRobin(Scheduler):
         while self._held and self._held[0][0] <= reach:
             self._release(*heappop(self._held))
         while self._ready:
-            model = self._first()
+            model = next(iter(self._ready))
             held = bool(self._gpus) and self._hold(model, reach)
             executor = None if held else self._next_replica(model)
             if executor is None:
@@ -138,11 +138,6 @@ class CpuRoundRobin(Scheduler):
         if self._held_until.get(model) == must_spill:
             del self._held_until[model]
             self._refresh(self.state.queues[model])
-
-    def _first(self) -> str:
-        for model in self._ready:
-            return model
-        raise AssertionError("no model is ready")
 
     def _next_replica(self, model: str) -> Executor | None:
         free = self._free[model]

@@ -7,7 +7,6 @@ clock, memory is counted in pages.
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from typing import Final
 
 from roma.domain.actions import Capabilities
@@ -208,9 +207,12 @@ class DeviceState:
         seconds = None if times is None else times.get(batch)
         return self._guess(model, batch) if seconds is None else seconds
 
-    def times(self, model: str) -> Mapping[int, float]:
+    def times(self, model: str) -> dict[int, float]:
         """Return the predicted seconds by batch size, in a table that measurements change."""
-        return self._times_of(model)
+        times = self._times.get(model)
+        if times is None:
+            times = self._times[model] = dict(self._first_executions[model])
+        return times
 
     def typical(self, model: str, batch: int) -> float:
         """Return the usual seconds of a batch; `execution` is the conservative prediction."""
@@ -306,12 +308,6 @@ class DeviceState:
         seconds = self._first_executions[model].get(batch)
         return self.offer.models[model].seconds(batch) if seconds is None else seconds
 
-    def _times_of(self, model: str) -> dict[int, float]:
-        times = self._times.get(model)
-        if times is None:
-            times = self._times[model] = dict(self._first_executions[model])
-        return times
-
     def _hold(self, model: str, load: int) -> None:
         held = self.held[model] = Held(self.offer.models[model].pages, load)
         self.free -= held.pages
@@ -376,7 +372,7 @@ class DeviceState:
             guess = self._first_executions[model].get(batch) or self.typical(model, batch)
             profile = measured[batch] = ActionTimes(guess, now)
         profile.record(duration, now)
-        times, guess = self._times_of(model), self._guess(model, batch)
+        times, guess = self.times(model), self._guess(model, batch)
         expected = times[batch] = profile.expected
         self._keep_pace(model, duration / guess, now)
         if len(measured) > 1:
@@ -408,6 +404,6 @@ class DeviceState:
             now - profile.at > STALE_PREDICTION_AGE for profile in measured.values()
         ):
             del self._executions[model]
-            self._times_of(model).update(self._first_executions[model])
+            self.times(model).update(self._first_executions[model])
             return True
         return is_old

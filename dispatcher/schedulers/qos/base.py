@@ -89,8 +89,8 @@ class VariantQueue:
     @property
     def waiting(self) -> int:
         """N: the number of waiting requests, whichever variants may serve them."""
-        batch = self._state.low_priority.get(self.name)
-        return len(self._queue) + (0 if batch is None else len(batch))
+        low = self._state.low_priority.get(self.name)
+        return len(self._queue) + (0 if low is None else len(low))
 
     def add(self, request: Request) -> None:
         """Enter a request."""

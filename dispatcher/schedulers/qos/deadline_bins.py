@@ -21,17 +21,13 @@ class Entry(NamedTuple):
 class DeadlineBins:
     """Bins of `width` seconds: an order that is correct up to that width."""
 
-    __slots__ = ("_bins", "_order", "_size", "width")
+    __slots__ = ("_bins", "_order", "width")
 
     def __init__(self, width: float) -> None:
         self.width = width
         self._bins: dict[int, dict[int, Entry]] = {}
         self._order: list[int] = []
         """The bins' numbers, the smallest first."""
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield the entries in order; nothing may be added or removed meanwhile."""
@@ -45,7 +41,6 @@ class DeadlineBins:
         if found is None:
             found = self._bins[number] = {}
             insort(self._order, number)
-        self._size += entry.request not in found
         found[entry.request] = entry
 
     def remove(self, entry: Entry) -> None:
@@ -53,7 +48,6 @@ class DeadlineBins:
         number = int(entry.soft // self.width)
         found = self._bins[number]
         del found[entry.request]
-        self._size -= 1
         if not found:
             del self._bins[number]
             del self._order[bisect_left(self._order, number)]

@@ -19,7 +19,6 @@ from dispatcher.schedulers.qos.base import BatchChoice, DeviceView, QualitySched
 from dispatcher.schedulers.qos.deadline_bins import Entry
 from dispatcher.schedulers.qos.values import MARGIN, SHED, BatchOption, Values, Worth
 from dispatcher.state.executors import Executor
-from dispatcher.state.utility import value
 from roma.config.scheduling import SchedulingConfig
 from roma.domain.events import Reason
 from roma.domain.variants import Variant
@@ -108,12 +107,9 @@ class QosOpt(QualityScheduler):
             for size in gpu.sizes(variant):
                 count = min(size, len(entries))
                 seconds = gpu.seconds(variant, gpu.size_for(variant, count))
-                ended, quality = now + 2 * self.latency + seconds, 0.0
-                for i in range(count):
-                    quality += value(self.utility, ended, entries[i].soft, entries[i].hard)
-                part = share * seconds
-                left = worth.expected(waiting - count, part)
-                score = variant.accuracy * quality - worth.gain * part + left
+                ended, part = now + 2 * self.latency + seconds, share * seconds
+                quality = self.quality(variant, entries[:count], ended)
+                score = quality - worth.gain * part + worth.expected(waiting - count, part)
                 if score > most:
                     most, best, best_end = score, BatchChoice(variant, count), ended
                 if count == len(entries):

@@ -82,7 +82,6 @@ def test_bins_are_sorted_up_to_their_width(softs, width, data):
         assert not bins.discard(entry)
     left = [e for e in entries if e not in gone]
     assert list(bins) == sorted(left, key=lambda e: e.soft // width)  # stable, as bins are
-    assert len(bins) == len(left)
     assert bins.head() == next(iter(bins), None)
     ordered = [e.soft for e in bins]
     assert all(b >= a - width * (1 + 1e-9) for a, b in itertools.pairwise(ordered))
@@ -234,7 +233,7 @@ def test_who_waits_for_a_variant_that_no_device_has_is_forgotten():
         harness.core.handle(Woken(), now=i * 0.1)
         harness.arrive(i * 0.1, RequestOptions(variant="tiny"), hard=0.5)
     (line,) = harness.core.policies.active[0].variant_queues["yolo"].lines.values()
-    assert len(line) <= 6
+    assert len(list(line)) <= 6
 
 
 @pytest.mark.parametrize("loaded", [("full", "tiny"), ("tiny",)])
