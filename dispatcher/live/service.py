@@ -80,8 +80,6 @@ class Service:
 
     def too_large(self, model: str, size: int) -> str | None:
         """Return why a model accepts no request body of `size` bytes, or None."""
-        if not self.max_body:
-            return None
         most = self.max_body.get(model)
         if most is None or size <= most:
             return None

@@ -35,9 +35,9 @@ class Reasons:
         self, executable: str, *, reported: str | None = None, unreached: str | None = None
     ) -> None:
         """Keep what a health check found; forget what the one before it did."""
-        executors, text = self._core.executors, f"{executable}: {unreached}"
-        is_lost = executable in executors and not executors[executable].live  # else the driver logs
-        if unreached is not None and is_lost and self.unreached.get(executable) != text:
+        text = f"{executable}: {unreached}"
+        is_new = unreached is not None and self.unreached.get(executable) != text
+        if is_new and self._is_lost(executable):  # otherwise the driver logs it
             log.warning("executable %s", text)
         for known, why in ((self.seen, reported), (self.unreached, unreached)):
             if why is None:
@@ -47,17 +47,20 @@ class Reasons:
 
     def of(self, executable: str) -> str:
         """Return why an executable that is not live cannot serve; an empty string: unknown."""
-        if executable not in self._core.executors or self._core.executors[executable].live:
+        if not self._is_lost(executable):
             return ""
         said = {} if self._launcher is None else self._launcher.value
         return said.get(executable) or self.seen.get(executable, "")
 
     def for_operators(self, executable: str) -> str:
         """Return what operators are told of an executable that is not live; or an empty string."""
-        known = self.of(executable)
-        if known or executable not in self._core.executors:
-            return known
-        return "" if self._core.executors[executable].live else self.unreached.get(executable, "")
+        if not self._is_lost(executable):
+            return ""
+        return self.of(executable) or self.unreached.get(executable, "")
+
+    def _is_lost(self, executable: str) -> bool:
+        executors = self._core.executors
+        return executable in executors and not executors[executable].live
 
     def of_model(self, model: str) -> str:
         """Return why nothing can serve a model; an empty string if something can, or may soon."""

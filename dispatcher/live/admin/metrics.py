@@ -18,7 +18,7 @@ from roma.telemetry.prometheus import counter, gauge, histogram
 from roma.ui.dashboard.rows import Worker
 
 if TYPE_CHECKING:
-    from dispatcher.live.planned.device import PlannedDevice as DeviceCommands
+    from dispatcher.live.planned.device import PlannedDevice
 
 _MODEL, _EXECUTABLE, _PLACE = ["model"], ["executable"], ["executable", "device"]
 
@@ -92,7 +92,7 @@ def collect(core: Dispatcher, now: float) -> Iterator[Metric]:
         _MODEL,
         (((m.model,), m.response_time) for m in models),
     )
-    yield from _batches(core)
+    yield from _low_priority(core)
     yield from _durations(core)
     yield from _promises(core)
     yield from _executables(core, now)
@@ -182,8 +182,8 @@ def collect_admin(ports: AdminPorts | None) -> Iterator[Metric]:
     )
 
 
-def _batches(core: Dispatcher) -> Iterator[Metric]:
-    queues = [(name, queue) for name, queue in core.low_priority.items()]
+def _low_priority(core: Dispatcher) -> Iterator[Metric]:
+    queues = core.low_priority.items()
     yield counter(
         "low_priority_requests",
         "Low-priority requests by what became of them; no other counter of a model has them.",
@@ -332,7 +332,7 @@ def collect_control(workers: Sequence[Worker]) -> Iterator[Metric]:
     )
 
 
-def collect_devices(core: Dispatcher, devices: "Mapping[str, DeviceCommands]") -> Iterator[Metric]:
+def collect_devices(core: Dispatcher, devices: "Mapping[str, PlannedDevice]") -> Iterator[Metric]:
     """Yield the metrics of planned devices; those of their memory only while they are live."""
     yield from _variants(core)
     live = [(e.spec.name, e.planned) for e in core.executors if e.planned is not None]
@@ -379,8 +379,8 @@ def collect_devices(core: Dispatcher, devices: "Mapping[str, DeviceCommands]") -
 
 
 def _errors(
-    devices: "Mapping[str, DeviceCommands]",
-    of: "Callable[[DeviceCommands], Mapping[str, Histogram]]",
+    devices: "Mapping[str, PlannedDevice]",
+    of: "Callable[[PlannedDevice], Mapping[str, Histogram]]",
 ) -> Iterator[tuple[tuple[str, str], Histogram]]:
     for name, device in devices.items():
         for action, errors in of(device).items():

@@ -93,7 +93,7 @@ class BackendAddress:
         self.lookups = asyncio.Semaphore(MAX_LOOKUPS)
 
     def __repr__(self) -> str:
-        return f"<Endpoint {self.pool!r}, {self.channel!r}>"
+        return f"<BackendAddress {self.pool!r}, {self.channel!r}>"
 
     def send(
         self, message: Message | GrpcMessage, done: AnyDone, *, timeout: float, more: str = ""

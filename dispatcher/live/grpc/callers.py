@@ -30,8 +30,8 @@ CODES = {
 def credentials(context: Any) -> Credentials:
     """Return a call's credentials; `context` is a grpc.aio.ServicerContext."""
     return Credentials(
-        _metadata(context, "authorization"),
-        _metadata(context, "x-api-key"),
+        metadata(context, "authorization"),
+        metadata(context, "x-api-key"),
         context.peer(),
         certificate_name(context.auth_context()),
     )
@@ -60,7 +60,7 @@ def certificate_name(auth: dict[str, Sequence[bytes]]) -> str | None:
 
 def priority(context: Any, highest: Priority) -> Priority:
     """Return the priority with which a call waits; raise BadRequest."""
-    asked = _metadata(context, "x-request-priority")
+    asked = metadata(context, "x-request-priority")
     try:
         wanted = highest if asked is None else Priority(asked)
     except ValueError:
@@ -110,7 +110,7 @@ class ServerTls:
         return grpc.ssl_server_certificate_configuration([pair], ca)
 
 
-def _metadata(context: Any, name: str) -> str | None:
+def metadata(context: Any, name: str) -> str | None:
     """Return a value of a call's metadata; values of one name are one list, as in HTTP."""
     found = [value for key, value in context.invocation_metadata() or () if key == name]
     if not found:

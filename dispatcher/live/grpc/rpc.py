@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 EARLY = 0.05
 """Seconds. A client that disconnects this shortly before its deadline did so because of it."""
 
-_WANTED = frozenset({"x-request-id", "traceparent", "tracestate"})
 _Code = grpc.StatusCode
 
 _ServicerContext = Any
@@ -210,15 +209,9 @@ def refused(error: RefusedCall | BadRequest | Denied) -> GrpcResponse:
 
 def brought(service: Service, context: _ServicerContext, route: GrpcRoute | None) -> Context | None:
     """Return a call's context; its trace begins here, if there is a `route`."""
-    found: dict[str, str] = {}
-    for key, value in context.invocation_metadata() or ():
-        if key in _WANTED:  # values of one name are one list, as in HTTP
-            found[key] = f"{found[key]},{value}" if key in found else value
-    if not found and service.tracer is None:
-        return None
-    return service.context(
-        found.get("x-request-id"), found.get("traceparent"), found.get("tracestate"), route
-    )
+    names = ("x-request-id", "traceparent", "tracestate")
+    request_id, parent, state = [callers.metadata(context, name) for name in names]
+    return service.context(request_id, parent, state, route)
 
 
 def _no_address(model: str, executable: str) -> str:

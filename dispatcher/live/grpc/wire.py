@@ -61,7 +61,9 @@ class _Reader:
             number, kind = tag >> 3, tag & 7
             if tag > _MAX_TAG or not (number or depth):  # within a group, protobuf skips any
                 raise Malformed("a field's number is out of range")
-            self._count()
+            self.left -= 1
+            if self.left < 0:
+                raise Malformed(f"there are more than {MAX_FIELDS} fields")
             if kind == _END:
                 depth -= 1
                 if depth < 0 or groups[depth] != number:
@@ -114,11 +116,6 @@ class _Reader:
         except UnicodeDecodeError:
             raise Malformed("a text is no UTF-8") from None
 
-    def _count(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise Malformed(f"there are more than {MAX_FIELDS} fields")
-
 
 def model_spec(data: bytes) -> WireModelSpec:
     """Read field 1, a ModelSpec: that of all of TensorFlow Serving's requests but one."""
@@ -156,7 +153,7 @@ def with_name(data: bytes, name: str) -> bytes:
 
 def with_spec_name(data: bytes, name: str) -> bytes:
     """Return a request of TensorFlow Serving whose ModelSpec names another model; it merges."""
-    return data + _message(1, text(1, name))
+    return data + _field(1, text(1, name))
 
 
 def with_task_names(data: bytes, name: str) -> bytes:
@@ -165,7 +162,7 @@ def with_task_names(data: bytes, name: str) -> bytes:
     Fields that are no messages are left out: TensorFlow Serving knows none here.
     """
     return b"".join(
-        _message(
+        _field(
             number, with_spec_name(data[begins:ends], name) if number == 1 else data[begins:ends]
         )
         for number, kind, begins, ends in _Reader(data).fields(0, len(data))
@@ -204,14 +201,12 @@ def _int64(reader: _Reader, start: int, end: int, value: int) -> int:
 
 
 def text(number: int, value: str) -> bytes:
-    """Write a text field of less than 128 bytes; its number is less than 16."""
-    encoded = value.encode()
-    assert len(encoded) < 128
-    return bytes((number << 3 | _LEN, len(encoded))) + encoded
+    """Write a text field."""
+    return _field(number, value.encode())
 
 
-def _message(number: int, encoded: bytes) -> bytes:
-    """Write a message field."""
+def _field(number: int, encoded: bytes) -> bytes:
+    """Write a text or a message field."""
     return _varint(number << 3 | _LEN) + _varint(len(encoded)) + encoded
 
 
