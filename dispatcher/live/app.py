@@ -6,7 +6,6 @@ import gc
 import logging
 import resource
 import secrets
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +42,7 @@ from roma.domain.errors import ConfigError, LaunchError, RomaError
 from roma.security import exposure
 from roma.security.tls import server_context
 from roma.telemetry import prometheus
+from roma.telemetry.tasks import background, stop_signal, until_one_ends
 
 if TYPE_CHECKING:
     from dispatcher.live.planned.translation import PlannedDevices
@@ -196,10 +196,7 @@ async def run(
     # One descriptor per client: the usual soft limit of 1024 is less than two full queues.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop.set)
+    stop = stop_signal()
     told = asyncio.Event()  # from now on: an unhandled signal ends a program
     listen(told)
 
@@ -220,14 +217,8 @@ async def run(
             log.info("gateway listens for gRPC on %s", g.grpc_socket)
         reloading = Reloading(file, adapt, serving.registry, serving.server)
         serving.admin.reloading = reloading
-        tidying = asyncio.create_task(_tidy())
-        reloads = asyncio.create_task(reloading.run(told))
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([reloads, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if reloads.done():
-            reloads.result()  # a bug ended it: raise it, and be restarted
-        reloads.cancel()
-        tidying.cancel()
+        async with background(_tidy()):
+            await until_one_ends(reloading.run(told), stop.wait())
         log.info("draining")
 
 

@@ -43,6 +43,7 @@ from roma.domain.errors import (
     in_words,
 )
 from roma.security import exposure, peers
+from roma.telemetry.tasks import stop_signal
 from supervisor.cgroups import Group, Hierarchy, find_hierarchy
 
 log = logging.getLogger(__name__)
@@ -292,10 +293,8 @@ async def run(config: Config, file: Path, *, insecure: bool = False) -> None:
 
     When the file changes, its models come and go without a restart; SIGHUP has it read at once.
     """
-    stop, told = asyncio.Event(), asyncio.Event()
+    stop, told = stop_signal(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     # In a task of its own, so that slow starts (an image pull, for example) can be cancelled too.
     serving = asyncio.create_task(_serve(config, file, told, insecure=insecure))
     stopping = asyncio.create_task(stop.wait())

@@ -1,8 +1,9 @@
-"""Tasks that run beside a block and end with it."""
+"""Tasks of a program that end together: with a block, with one another, or with a signal."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+import signal
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 
 
 @contextlib.asynccontextmanager
@@ -14,3 +15,24 @@ async def background(work: Coroutine[object, object, None]) -> AsyncIterator[asy
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def until_one_ends(*works: Awaitable[object]) -> None:
+    """Return when one of these has ended, and raise the bug that ended it; cancel the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+def stop_signal() -> asyncio.Event:
+    """Return an event that SIGTERM or SIGINT sets from now on."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop.set)
+    return stop

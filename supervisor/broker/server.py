@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,6 +28,7 @@ from roma.config.sockets import refuse_taken
 from roma.config.workers import WorkerConfig
 from roma.domain.errors import ActuationError, BrokerRefused, EngineError, LaunchError
 from roma.telemetry.exhaustion import report_exhaustion
+from roma.telemetry.tasks import stop_signal, until_one_ends
 from supervisor.broker.broker import Broker
 from supervisor.broker.engine import connected
 from supervisor.executables import Reading
@@ -62,11 +62,8 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, launcher: boo
     Without `launcher` there is no second socket: another program creates the containers. On SIGHUP,
     switch to the models of `file`.
     """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    stop, loop = stop_signal(), asyncio.get_running_loop()
     report_exhaustion(loop)
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop.set)
     async with connected(worker.containers) as engine, contextlib.AsyncExitStack() as stack:
         broker = Broker(config, worker, engine, loop.time)
         callers = frozenset({os.geteuid(), *worker.containers.callers})
@@ -77,18 +74,12 @@ async def run(config: Config, worker: WorkerConfig, file: Path, *, launcher: boo
         for name, application in applications.items():
             await stack.enter_async_context(_listening(application, directory / name, callers))
         log.info("broker of worker %s listens in %s", worker.name, directory)
-        tasks = [
-            asyncio.create_task(stop.wait()),
-            asyncio.create_task(_follow(broker, file, config)),
-        ]
+        works: list[Awaitable[object]] = [stop.wait(), _follow(broker, file, config)]
         if not config.control.dry_run:
             # In dry-run nothing is applied, so silence has no meaning.
-            tasks.append(asyncio.create_task(broker.watch_lease()))
-        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
-            task.cancel()
-        for task in done:
-            task.result()  # raise the bug that ended it, and get restarted
+            works.append(broker.watch_lease())
+        # A bug that ends one of them ends the program, so that it is restarted.
+        await until_one_ends(*works)
 
 
 async def _follow(broker: Broker, file: Path, config: Config) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from roma.security.admin_ports import AdminPorts
 from roma.security.tls import server_context
 from roma.security.tokens import watched
 from roma.telemetry.exhaustion import report_exhaustion
-from roma.telemetry.tasks import background
+from roma.telemetry.tasks import background, stop_signal, until_one_ends
 from supervisor.claims import Claims
 from supervisor.live import api
 from supervisor.live.actuation import ActuationContext, prepare
@@ -50,10 +49,8 @@ async def run(
     shared = peers.exchange_token(config)
     scraping = watched(config.tokens.metrics, "tokens.metrics")
     calling_tls = peers.to_dispatchers(config)
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    report_exhaustion(loop)
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop.set)
+    stop = stop_signal()
+    report_exhaustion(asyncio.get_running_loop())
     control, port = config.control, config.control_port(workers[0])
     async with peers.session(calling_tls) as session, contextlib.AsyncExitStack() as stack:
         gpus = stack.enter_context(Gpus())
@@ -93,17 +90,8 @@ async def run(
         stack.callback(ports.close)
         address = control.host, port
         await stack.enter_async_context(ports.listening(app, address, "control.port", tls))
-        tasks = [
-            asyncio.create_task(_leading(lease, worker_set)),
-            asyncio.create_task(stop.wait()),
-            following,
-        ]
-        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-        for task in done:
-            task.result()  # raise the bug that ended the loop, so that the launcher restarts us
+        # A bug that ends one of them ends the program, so that the launcher restarts it.
+        await until_one_ends(_leading(lease, worker_set), stop.wait(), following)
 
 
 @contextlib.asynccontextmanager
