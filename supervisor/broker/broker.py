@@ -143,6 +143,7 @@ class Broker:
             check(found, self._config, self._worker, name)
             if found["Config"]["Labels"].get(SPECIFICATION) != body["Labels"][SPECIFICATION]:
                 await self._engine.remove(found["Id"])
+                self._checked.pop(name, None)
                 found = None
         if found is None:
             await self._make(executable.container, body)
