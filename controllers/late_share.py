@@ -119,12 +119,11 @@ def late_share_step(
     if c is None:
         if m.idle or (by_gpu > NO_RATE and not load and not m.in_flight_here):
             why = IDLE if m.idle else "GPUs reach all requests in time"
-            demand = resting(m.applied, float(REST**dt), why).clipped(lo, hi)
-            return demand, LateShareState(rate, past.x, cost, None, by_gpu)
-        # On all its threads a request is as fast as possible, whatever its cost.
-        why = "the cost of a request is not known yet"
-        demand = Demand(float(m.threads), why, {"threads": float(m.threads)}).clipped(lo, hi)
-        return demand, LateShareState(rate, past.x, cost, None, by_gpu)
+            demand = resting(m.applied, float(REST**dt), why)
+        else:  # on all its threads a request is as fast as possible, whatever its cost
+            why = "the cost of a request is not known yet"
+            demand = Demand(float(m.threads), why, {"threads": float(m.threads)})
+        return demand.clipped(lo, hi), LateShareState(rate, past.x, cost, None, by_gpu)
     budget = AIM * (MEAN_BUDGET if m.budget is None else m.budget)
     change = clip(_change(gains, past, m, budget, hi=hi), -FASTEST * dt, FASTEST * dt)
     x = clip(past.x + change, LEAST, MOST_ON_GPU if by_gpu > NO_RATE else MOST)

@@ -38,32 +38,31 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
                 for model in e.spec.models:
                     replicas[model].append((_maximum(e, each), e.name))
     on_gpus = _on_gpus(config)
-    specs = {spec.name: spec for spec in config.model_specs}
-    return [
-        Managed(
+    specs, control = {spec.name: spec for spec in config.model_specs}, config.control
+    found = []
+    for e in controlled(config, worker):
+        name = e.spec.models[0]
+        settings, on_gpu = config.models[name], name in on_gpus
+        made = Managed(
             name=e.name,
-            model=specs[e.spec.models[0]],
+            model=specs[name],
             minimum=e.min_cores,
             maximum=_maximum(e, worker),
             initial=e.spec.cores,
-            replicas=tuple([name for _, name in replicas[e.spec.models[0]]]),
-            smaller=_smaller(replicas[e.spec.models[0]], _maximum(e, worker)),
-            cost=_cost(config, e.spec.models[0]),
+            replicas=tuple([replica for _, replica in replicas[name]]),
+            smaller=_smaller(replicas[name], _maximum(e, worker)),
+            cost=None if settings.profile is None else settings.profile.cost,
             threads=e.spec.threads,
             in_flight=e.spec.in_flight,
-            idles_by_cost=(
-                config.models[e.spec.models[0]].cpu.min is None
-                and e.spec.models[0] not in on_gpus
-                # That law has its own idle minimum, which relies on the bucket.
-                and config.control.law != LATE_SHARE
-            ),
-            weight=config.models[e.spec.models[0]].weight,
-            burst=config.control.cfs_burst,
-            quota_period=config.control.cfs_period,
-            on_gpu=e.spec.models[0] in on_gpus,
+            # `late_share` has an idle minimum of its own, which relies on the bucket.
+            idles_by_cost=settings.cpu.min is None and not on_gpu and control.law != LATE_SHARE,
+            weight=settings.weight,
+            burst=control.cfs_burst,
+            quota_period=control.cfs_period,
+            on_gpu=on_gpu,
         )
-        for e in controlled(config, worker)
-    ]
+        found.append(made)
+    return found
 
 
 def _maximum(executable: Executable, worker: WorkerConfig) -> float:
@@ -120,8 +119,3 @@ def _on_gpus(config: Config) -> set[str]:
 def controlled(config: Config, worker: WorkerConfig) -> list[Executable]:
     """Return the executables of a worker whose cores can be set."""
     return [e for e in on_worker(config, worker) if e.controlled]
-
-
-def _cost(config: Config, model: str) -> float | None:
-    profile = config.models[model].profile
-    return None if profile is None else profile.cost

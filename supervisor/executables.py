@@ -17,8 +17,7 @@ class Managed:
 
     `initial` is its allocation while it loads; `replicas` are the executables that serve its
     model on CPUs, itself among them, and `smaller` the most cores of those that can have fewer than
-    it, ascending; `cost` is the profiled core-seconds per request, None if
-    unknown.
+    it, ascending; `cost` is the profiled core-seconds per request, None if unknown.
     `threads` and `in_flight` determine its in-flight limit, as in `ExecutorSpec`. With
     `idles_by_cost` it keeps the cores for one request when idle, at least `minimum`. `weight` is
     its weight in a shortage. `burst` is the share of its quota that a quota period, in seconds, may

@@ -358,7 +358,7 @@ class _Told(SpanExporter):
         self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Return True: nothing is buffered here."""
+        """Deliver what the exporter holds back."""
         return self._inner.force_flush(timeout_millis)
 
 

@@ -50,7 +50,7 @@ class ActuationContext:
 
 
 Mode = Callable[[], str]
-"""Returns `control`, `dry-run`, `observe-only: <reason>` or `holding: <reason>`, as of now."""
+"""Returns `control`, `dry-run`, or `observe-only`, `holding` or `standby` with the reason."""
 
 Actuation = Callable[
     [Config, WorkerConfig, ActuationContext], AbstractAsyncContextManager[tuple[Actuator, Mode]]

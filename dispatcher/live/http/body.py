@@ -1,4 +1,4 @@
-"""The body of a request while it comes."""
+"""The body of a message while it comes."""
 
 
 class Body:
