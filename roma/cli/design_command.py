@@ -5,14 +5,14 @@ The defaults are the paper's operating point; docs/control.md says what the numb
 
 import json
 from dataclasses import asdict
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from roma.cli import design_report as report
+from roma.cli.options import choice
 from roma.domain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ command = typer.Typer(
 UNITS = {"set_point": " s", "rate": " req/s", "gpus": ""}
 
 Gains = dict[str, float | str]
-K = TypeVar("K", bound=StrEnum)
 Throughput = Annotated[float, typer.Option(help="Throughput of the model in req/s.")]
 ResponseTime = Annotated[float, typer.Option(help="Response time and set point R° in s.")]
 PerCore = Annotated[float, typer.Option(help="Service rate μC of a core in req/s.")]
@@ -170,7 +169,7 @@ def tune(
     goal = design.TuningGoal(
         q=q,
         dead_time=dead_time,
-        error=_choice("--error", error, ErrorForm),
+        error=choice("--error", error, ErrorForm),
         set_point=response_time,
         cost=cost,
         allow_fast=allow_fast,
@@ -314,13 +313,7 @@ def _point(
 def _sampled(point: "OperatingPoint", name: str) -> "Plant":
     from controllers.design.plant import Sampling, sampled
 
-    return sampled(point, _choice("--sampling", name, Sampling))
-
-
-def _choice(option: str, value: str, kind: type[K]) -> K:
-    if value not in list(kind):
-        raise ConfigError(f"{option} = {value}: must be one of {', '.join(kind)}")
-    return kind(value)
+    return sampled(point, choice("--sampling", name, Sampling))
 
 
 def _gains(
@@ -332,7 +325,7 @@ def _gains(
 
     if file is not None:
         return design.read(file)
-    form = _choice("--error", error, ErrorForm)
+    form = choice("--error", error, ErrorForm)
     if (gain is None) != (zero is None):
         raise ConfigError("--K and --a: both must be given, or none")
     if gain is not None and zero is not None:

@@ -2,18 +2,16 @@
 
 import re
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import uvloop
 
-from roma.cli.options import Insecure
+from roma.cli.options import Insecure, choice
 from roma.device import registry
 from roma.device.program import DeviceSettings, check_exposure, run
 from roma.device.registry import RuntimeKind
-from roma.device.runtimes.base import Runtime
 from roma.device.server import DeviceServerSettings, check_address
 from roma.domain.actions import BATCHES, MOST_BATCH, PAGE
 from roma.domain.errors import ConfigError
@@ -23,29 +21,6 @@ from roma.telemetry import logs
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _BATCH = re.compile(r"[0-9]{1,3}")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i)?B")
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceOptions:
-    """The command line, before it is checked."""
-
-    name: str
-    host: str
-    port: int
-    runtime: RuntimeKind
-    models: tuple[str, ...]
-    folder: Path | None
-    emulate: str | None
-    full: bool
-    device: str
-    pages: int | None
-    memory: str | None
-    threads: int
-    profile_runs: int
-    batches: str | None
-    token_file: Path | None
-    insecure: bool
-    log: logs.Format
 
 
 def command(
@@ -99,46 +74,31 @@ def command(
     log_format: Annotated[str, typer.Option(help="console or json.")] = "console",
 ) -> None:
     """Run a planned device: it executes what one dispatcher tells it, when it tells it."""
-    start(
-        DeviceOptions(
-            name=name or socket.gethostname(),
-            host=host,
-            port=port,
-            runtime=runtime_kind(runtime),
-            models=tuple(model or ()),
-            folder=models,
-            emulate=emulate,
-            full=emulate_tensors,
-            device=device_,
-            pages=pages,
-            memory=memory,
-            threads=threads,
-            profile_runs=profile_runs,
-            batches=batches,
-            token_file=token_file,
-            insecure=insecure,
-            log=checked_format(log_format),
-        )
-    )
-
-
-def start(options: DeviceOptions) -> None:
-    """Run a device until it is stopped; raises ConfigError or LaunchError."""
-    logs.apply(options.log)
+    kind = choice("runtime", runtime, RuntimeKind)
+    logs.apply(checked_format(log_format))
+    called = name or socket.gethostname()
     settings = DeviceSettings(
-        DeviceServerSettings(
-            options.name, options.host, options.port, tokens.watched(options.token_file)
-        ),
-        _pages(options),
-        options.profile_runs,
-        batch_sizes(options.batches),
-        options.insecure,
+        DeviceServerSettings(called, host, port, tokens.watched(token_file)),
+        _pages(pages, memory),
+        profile_runs,
+        batch_sizes(batches),
+        insecure,
     )
     # What is wrong with the command line is told before the models take their seconds.
     check_exposure(settings)
     uvloop.run(check_address(settings.server))
-    runtime = _runtime(options)
-    uvloop.run(run(runtime, settings))
+    if emulate is not None:
+        if model or models is not None:
+            raise ConfigError("emulate, model: an emulated device has the table's models alone")
+        if batches is not None:
+            raise ConfigError("emulate, batches: an emulated device has the table's batches alone")
+        made = registry.emulated(emulate, full=emulate_tensors)
+    elif kind is RuntimeKind.EMULATED:
+        raise ConfigError("runtime = emulated: must come with --emulate, resnet50:15 say")
+    else:
+        paths = registry.models(model or (), models, kind)
+        made = registry.make(kind, paths, device_, threads, settings.batches)
+    uvloop.run(run(made, settings))
 
 
 def memory_bytes(text: str) -> int:
@@ -164,14 +124,6 @@ def batch_sizes(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def runtime_kind(text: str) -> RuntimeKind:
-    """Return a runtime by its name; raises ConfigError."""
-    try:
-        return RuntimeKind(text)
-    except ValueError:
-        raise ConfigError(f"runtime = {text}: must be one of {', '.join(RuntimeKind)}") from None
-
-
 def checked_format(text: str) -> logs.Format:
     """Return a form of log lines by its name; raises ConfigError."""
     match text:
@@ -180,27 +132,11 @@ def checked_format(text: str) -> logs.Format:
     raise ConfigError(f"log_format = {text}: must be console or json")
 
 
-def _pages(options: DeviceOptions) -> int | None:
-    if options.memory is None:
-        return options.pages
-    if options.pages is not None:
+def _pages(pages: int | None, memory: str | None) -> int | None:
+    if memory is None:
+        return pages
+    if pages is not None:
         raise ConfigError("pages, memory: only one of them can be set")
-    pages = memory_bytes(options.memory) // PAGE
-    if not pages:
-        raise ConfigError(f"memory = {options.memory}: must be ≥ 16MiB, a page")
-    return pages
-
-
-def _runtime(options: DeviceOptions) -> Runtime:
-    if options.emulate is not None:
-        if options.models or options.folder is not None:
-            raise ConfigError("emulate, model: an emulated device has the table's models alone")
-        if options.batches is not None:
-            raise ConfigError("emulate, batches: an emulated device has the table's batches alone")
-        return registry.emulated(options.emulate, full=options.full)
-    kind = options.runtime
-    if kind is RuntimeKind.EMULATED:
-        raise ConfigError("runtime = emulated: must come with --emulate, resnet50:15 say")
-    paths = registry.models(options.models, options.folder, kind)
-    batches = batch_sizes(options.batches)
-    return registry.make(kind, paths, options.device, options.threads, batches)
+    if not (fitting := memory_bytes(memory) // PAGE):
+        raise ConfigError(f"memory = {memory}: must be ≥ 16MiB, a page")
+    return fitting

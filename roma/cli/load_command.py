@@ -4,43 +4,20 @@ import asyncio
 import contextlib
 import signal
 import sys
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from roma.cli.interrupts import INTERRUPTED
+from roma.cli.options import choice
 from roma.security import tokens
 from roma.tools import load
 from roma.tools.load.outcomes import Progress as LoadProgress
 from roma.workload.arrivals import Process, Profile, send_times
 from roma.workload.trace import TraceKind, read_trace
-
-K = TypeVar("K", bound=StrEnum)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """The command line; times in seconds."""
-
-    model: str
-    body: Path
-    url: str
-    profile: str | None
-    step: float
-    trace: Path | None
-    trace_kind: str
-    trace_column: str | None
-    process: str
-    seed: int
-    sla: float | None
-    timeout: float
-    token_file: Path | None
-    json_output: bool
 
 
 def command(
@@ -72,89 +49,60 @@ def command(
     json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Send open-loop load to one model and report response times."""
-    run(
-        LoadOptions(
-            model=model,
-            body=body,
-            url=url,
-            profile=profile,
-            step=step,
-            trace=trace,
-            trace_kind=trace_kind,
-            trace_column=trace_column,
-            process=process,
-            seed=seed,
-            sla=sla,
-            timeout=timeout,
-            token_file=token_file,
-            json_output=json_output,
-        )
-    )
-
-
-def run(options: LoadOptions) -> None:
-    """Send the load and print the report; end the process with its exit status.
-
-    Ctrl-C ends the load early: what was seen is reported, and the status is that of the signal.
-    """
-    if not options.model:
+    if not model:
         raise load.LoadInputError("model = : must not be empty")
-    stream = load.Stream(
-        options.model, _arrivals(options), load.read_bodies(options.body), options.sla
-    )
-    report, interrupted = asyncio.run(_run(options, stream))
-    if options.json_output:
+    arrivals = _arrivals(profile, step, trace, trace_kind, trace_column, process, seed)
+    stream = load.Stream(model, arrivals, load.read_bodies(body), sla)
+    authorization = None if token_file is None else tokens.read(token_file).authorization
+    report, interrupted = asyncio.run(_run(stream, url, timeout, authorization))
+    if json_output:
         print(report.to_json().decode())
     else:
         Console().print(report.table())
     if report.warning is not None:
         print(f"warning: {report.warning}", file=sys.stderr)
-    if interrupted:
+    if interrupted:  # what was seen is reported, and the status is that of the signal
         sent = f"{report.total.sent} of {report.planned} requests were sent"
         print(f"interrupted: {sent}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     sys.exit(0 if report.total.lost == 0 and report.total.answered else 1)
 
 
-def _arrivals(options: LoadOptions) -> list[float]:
-    if (options.profile is None) == (options.trace is None):
+def _arrivals(
+    profile: str | None,
+    step: float,
+    trace: Path | None,
+    trace_kind: str,
+    trace_column: str | None,
+    process: str,
+    seed: int,
+) -> list[float]:
+    if (profile is None) == (trace is None):
         raise load.LoadInputError("--profile and --trace: exactly one of them must be given")
-    if options.trace is not None:
-        kind = _choice("--trace-kind", options.trace_kind, TraceKind)
-        return read_trace(options.trace, kind, column=options.trace_column, seed=options.seed)
-    assert options.profile is not None
-    process = _choice("--process", options.process, Process)
-    profile = Profile.parse(options.profile, step=options.step)
-    times = send_times(profile, process, seed=options.seed)
+    if trace is not None:
+        kind = choice("--trace-kind", trace_kind, TraceKind)
+        return read_trace(trace, kind, column=trace_column, seed=seed)
+    assert profile is not None
+    within = choice("--process", process, Process)
+    times = send_times(Profile.parse(profile, step=step), within, seed=seed)
     if not times:
-        raise load.LoadInputError(
-            f"--profile = {options.profile}: asks for 0 requests; must be at least 1"
-        )
+        raise load.LoadInputError(f"--profile = {profile}: asks for 0 requests; must be at least 1")
     return times
 
 
-def _choice(option: str, value: str, kind: type[K]) -> K:
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(kind)
-        raise load.LoadInputError(f"{option} = {value}: must be one of {known}") from None
-
-
-async def _run(options: LoadOptions, stream: load.Stream) -> tuple[load.LoadReport, bool]:
+async def _run(
+    stream: load.Stream, url: str, timeout: float, authorization: str | None
+) -> tuple[load.LoadReport, bool]:
     """Return the report, and whether Ctrl-C ended the load early."""
     interrupted = False
     bar = Progress(
-        TextColumn(options.model),
+        TextColumn(stream.model),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[ends]}"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
     )
-    authorization = None
-    if options.token_file is not None:
-        authorization = tokens.read(options.token_file).authorization
     task = bar.add_task("", total=len(stream.arrivals), ends="")
 
     def show(progress: LoadProgress) -> None:
@@ -173,8 +121,8 @@ async def _run(options: LoadOptions, stream: load.Stream) -> tuple[load.LoadRepo
     with contextlib.ExitStack() as stack:
         report = await load.run_load(
             [stream],
-            options.url,
-            timeout=options.timeout,
+            url,
+            timeout=timeout,
             authorization=authorization,
             on_progress=show,
             on_start=on_start,

@@ -1,9 +1,14 @@
 """Options and arguments that several commands share."""
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+
+from roma.domain.errors import ConfigError
+
+K = TypeVar("K", bound=StrEnum)
 
 AdminUrl = Annotated[
     str | None,
@@ -39,3 +44,11 @@ Insecure = Annotated[
     ),
 ]
 ConfigFile = Annotated[Path, typer.Argument(help="A roma.yaml.", metavar="FILE")]
+
+
+def choice(option: str, value: str, kind: type[K]) -> K:
+    """Return a member of an enumeration by its value; raise ConfigError naming the option."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(f"{option} = {value}: must be one of {', '.join(kind)}") from None

@@ -3,7 +3,6 @@
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,29 +10,13 @@ import typer
 from rich.table import Table
 
 from roma.cli.console import wide_console
-from roma.cli.device_command import runtime_kind
+from roma.cli.options import choice
 from roma.device import predictability, registry
 from roma.device.registry import RuntimeKind
-from roma.device.runtimes.base import Runtime
 from roma.domain.actions import BATCHES
 from roma.domain.errors import ConfigError
 
 MAX_THREADS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class PredictabilityOptions:
-    """The command line, before it is checked."""
-
-    runtime: RuntimeKind
-    model: str | None
-    emulate: str | None
-    device: str
-    batch: int
-    runs: int
-    threads: str
-    inside: int
-    json_output: bool
 
 
 def command(
@@ -58,50 +41,28 @@ def command(
     json_output: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
     """Measure how predictable a model is alone on a device, and how much less so in company."""
-    run(
-        PredictabilityOptions(
-            runtime=runtime_kind(runtime),
-            model=model,
-            emulate=emulate,
-            device=device_,
-            batch=batch,
-            runs=runs,
-            threads=threads,
-            inside=intra_op,
-            json_output=json_output,
-        )
-    )
-
-
-def run(options: PredictabilityOptions) -> None:
-    """Measure and print; raises ConfigError or LaunchError."""
-    threads = _threads(options.threads)
-    if options.batch not in BATCHES:
-        raise ConfigError(f"batch = {options.batch}: must be one of {_listed(BATCHES)}")
+    kind, counts = choice("runtime", runtime, RuntimeKind), _threads(threads)
+    if batch not in BATCHES:
+        raise ConfigError(f"batch = {batch}: must be one of {', '.join(map(str, BATCHES))}")
     with tempfile.TemporaryDirectory() as folder:
-        runtime = _runtime(options, Path(folder))
-        model = next(iter(runtime.models))
-        try:
-            rows = predictability.run(
-                runtime, model, batch=options.batch, runs=options.runs, threads=threads
+        if kind is RuntimeKind.EMULATED or emulate is not None:
+            made = registry.emulated(emulate or "resnet50:1", full=False)
+        else:
+            paths = (
+                registry.save_sample(kind, Path(folder))
+                if model is None
+                else registry.models([model], None, kind)
             )
+            made = registry.make(kind, paths, device_, intra_op)
+        name = next(iter(made.models))
+        try:
+            rows = predictability.run(made, name, batch=batch, runs=runs, threads=counts)
         finally:
-            runtime.close()
-    if options.json_output:
-        print(json.dumps({"model": model, "rows": predictability.to_json(rows)}, indent=2))
+            made.close()
+    if json_output:
+        print(json.dumps({"model": name, "rows": predictability.to_json(rows)}, indent=2))
     else:
-        wide_console().print(_table(model, options, rows))
-
-
-def _runtime(options: PredictabilityOptions, folder: Path) -> Runtime:
-    if options.runtime is RuntimeKind.EMULATED or options.emulate is not None:
-        return registry.emulated(options.emulate or "resnet50:1", full=False)
-    paths = (
-        registry.save_sample(options.runtime, folder)
-        if options.model is None
-        else registry.models([options.model], None, options.runtime)
-    )
-    return registry.make(options.runtime, paths, options.device, options.inside)
+        wide_console().print(_table(f"{name}, batch {batch}, {device_}", rows))
 
 
 def _threads(text: str) -> list[int]:
@@ -111,17 +72,10 @@ def _threads(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
-def _table(
-    model: str, options: PredictabilityOptions, rows: Sequence[predictability.LatencyRow]
-) -> Table:
+def _table(measured: str, rows: Sequence[predictability.LatencyRow]) -> Table:
     told = [p for p in predictability.PERCENTILES if p != 50.0]
     names = ["max" if p == 100.0 else f"p{p:g}" for p in told]
-    where = f"{model}, batch {options.batch}, {options.device}"
-    table = Table(title=f"{where}: latency, relative to its median")
+    table = Table(title=f"{measured}: latency, relative to its median")
     for name in ("threads", "runs", "batches/s", "throughput", "median ms", *names):
         table.add_column(name, justify="right")
     first = rows[0]

@@ -7,7 +7,6 @@ import logging
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -26,20 +25,6 @@ from roma.tools.profiling.inputs import Inputs
 log = logging.getLogger(__name__)
 
 DEFAULT_NAME = "profile.yaml"
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileOptions:
-    """The command line; times in seconds."""
-
-    file: Path
-    models: Sequence[str]
-    cores: str | None
-    batch: str
-    seconds: float
-    bodies: Sequence[str]
-    out: Path | None
-    json_output: bool
 
 
 def command(
@@ -75,36 +60,20 @@ def command(
     json_output: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
     """Measure on this machine what a request of each model of FILE costs; write a profile."""
-    run(
-        ProfileOptions(
-            file=file,
-            models=model or (),
-            cores=cores,
-            batch=batch,
-            seconds=seconds,
-            bodies=body or (),
-            out=out,
-            json_output=json_output,
-        )
-    )
-
-
-def run(options: ProfileOptions) -> None:
-    """Measure, write the profile and print it."""
-    config = _config(options.file)
-    out = options.out or config.profile or options.file.with_name(DEFAULT_NAME)
-    report.check_writable(out, options.file)
+    config = _config(file)
+    out = out or config.profile or file.with_name(DEFAULT_NAME)
+    report.check_writable(out, file)
     available = machine.available_cores()
     todo = plan.make(
         config,
         machine=available,
-        only=options.models,
-        cores=None if options.cores is None else plan.numbers("--cores", options.cores),
+        only=model or (),
+        cores=None if cores is None else plan.numbers("--cores", cores),
     )
     settings = measure.Settings(
-        batches=plan.batches(options.batch),
-        seconds=options.seconds,
-        bodies=_bodies(options.bodies, [target.model for target in todo.targets]),
+        batches=plan.batches(batch),
+        seconds=seconds,
+        bodies=_bodies(body or (), [target.model for target in todo.targets]),
         cores=available,
     )
     for line in todo.skipped:
@@ -119,7 +88,7 @@ def run(options: ProfileOptions) -> None:
     )
     report.write(profiles, out, shlex.join(["roma", *sys.argv[1:]]))
     log.info("written: %s", out)
-    if options.json_output:
+    if json_output:
         print(json.dumps(report.plain(profiles), indent=2))
     else:
         Console().print(*report.tables(profiles))

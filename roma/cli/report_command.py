@@ -24,11 +24,6 @@ def command(
     title: Annotated[str | None, typer.Option(help="Default: the name of the directory.")] = None,
 ) -> None:
     """Write one page on RUN: promises, cores, what went wrong when, and why."""
-    write(run, out, title, png)
-
-
-def write(directory: Path, out: Path, title: str | None, pictures: Path | None) -> None:
-    """Write the page, and the pictures if asked; print the verdict and where the page is."""
     try:
         from roma.ui.report.build import build
     except ImportError as error:
@@ -36,7 +31,7 @@ def write(directory: Path, out: Path, title: str | None, pictures: Path | None) 
             f"roma report needs {error.name}: pip install 'roma-control-plane[design]'"
         ) from error
     try:
-        report = build(directory, title=title, pictures=pictures)
+        report = build(run, title=title, pictures=png)
         out.parent.mkdir(parents=True, exist_ok=True)
         # The name of a directory, which is the title, need not be UTF-8.
         file_edit.output(out, report.html.encode("utf-8", "replace"))

@@ -161,17 +161,8 @@ def test_ctrl_c_leaves_nothing_behind(file):
     assert not file.with_name("profile.yaml").exists()
 
 
-def options(file, **given):
-    base = {
-        "models": (),
-        "cores": None,
-        "batch": "1",
-        "seconds": 0.1,
-        "bodies": (),
-        "out": None,
-        "json_output": False,
-    }
-    return profile_command.ProfileOptions(file=file, **(base | given))
+def profile_quickly(file, **given):
+    profile_command.command(file, **({"batch": "1", "seconds": 0.1} | given))
 
 
 def test_a_model_that_reads_text_needs_a_body(file, tmp_path, demo_models):
@@ -181,7 +172,7 @@ def test_a_model_that_reads_text_needs_a_body(file, tmp_path, demo_models):
     data["models"]["photos"]["path"] = str(copy)
     file.write_text(yaml.safe_dump(data))
     with pytest.raises(ConfigError) as caught:
-        profile_command.run(options(file, models=["photos"]))
+        profile_quickly(file, model=["photos"])
     assert str(caught.value) == (
         'models.photos: no inputs to measure with: input "image_bytes" is DT_STRING, which cannot '
         "be guessed; give real ones with --body photos=FILE"
@@ -195,23 +186,23 @@ def test_a_body_that_the_model_refuses_is_quoted(file, tmp_path):
     with pytest.raises(
         ConfigError, match=r"model digits at .*, a request of batch 1: answered 400"
     ):
-        profile_command.run(options(file, models=["digits"], bodies=[f"digits={body}"]))
+        profile_quickly(file, model=["digits"], body=[f"digits={body}"])
     assert gone(group_of(file, "digits"))
 
 
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"models": ["cats"]}, "--model = cats: must be one of digits, photos"),
+        ({"model": ["cats"]}, "--model = cats: must be one of digits, photos"),
         ({"cores": "1,x"}, "--cores = 1,x: must be numbers > 0, separated by commas"),
         ({"batch": "0"}, "--batch = 0: must be numbers > 0, separated by commas"),
-        ({"bodies": ["digits"]}, "--body = digits: must be MODEL=FILE"),
-        ({"bodies": ["cats=x"]}, "--body = cats=x: model must be one of digits, photos"),
+        ({"body": ["digits"]}, "--body = digits: must be MODEL=FILE"),
+        ({"body": ["cats=x"]}, "--body = cats=x: model must be one of digits, photos"),
     ],
 )
 def test_bad_options_are_one_line(file, given, text):
     with pytest.raises(ConfigError) as caught:
-        profile_command.run(options(file, **given))
+        profile_quickly(file, **given)
     assert str(caught.value) == text
 
 
