@@ -17,7 +17,6 @@ from controllers.design.identify import Fit
 from controllers.design.plant import OperatingPoint, Sampling
 from controllers.design.robustness import DEAD_TIMES, PAPER, Controller
 from roma.config import file_edit
-from roma.domain.errors import ConfigError
 
 DPI = 80
 EMPTY = 0.15
@@ -159,13 +158,11 @@ def main(point: OperatingPoint, out: Path) -> list[Path]:
 
 def save(figure: Figure, path: Path) -> Path:
     """Write a PNG without the drawing software's version; raises ConfigError."""
-    try:
+    with file_edit.writing(str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
         drawn = io.BytesIO()
         figure.savefig(drawn, format="png", dpi=DPI, metadata={"Software": None})
         file_edit.output(path, drawn.getvalue())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
     return path
 
 

@@ -138,19 +138,14 @@ def _guard(plant: Plant, goal: TuningGoal) -> list[str]:
 def write(tuning: Tuning, path: Path, source: dict[str, Any], date: str | None = None) -> None:
     """Write the gains file: `law` and `gains` go into the `control` section of roma.yaml."""
     text = yaml.safe_dump(tuning.document(source, date), sort_keys=False, allow_unicode=True)
-    try:
+    with file_edit.writing(str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
         file_edit.output(path, text)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def read(path: Path) -> tuple[str, dict[str, float | str]]:
     """Return law and gains of a gains file; raise `ConfigError` naming the fault."""
-    try:
-        document = yaml_file.read(path.read_text(encoding="utf-8"), source=str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    document = yaml_file.read(yaml_file.text_of(path), source=str(path))
     found = document if isinstance(document, dict) else {}
     law, gains = found.get("law"), found.get("gains")
     if not isinstance(law, str) or not isinstance(gains, dict):

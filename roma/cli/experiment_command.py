@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from roma.cli.progress import progress
-from roma.config import renamed
+from roma.config import file_edit, renamed
 from roma.domain.errors import ConfigError
 
 command = typer.Typer(
@@ -75,7 +75,7 @@ def run(
     chosen = tuple(range(first_seed, first_seed + count))
     directory = recorded.directory(traces, {}) if traces is not None else None
     if out is not None:
-        output.make(out)
+        file_edit.make(out, "--out")
     with progress(name) as on_progress:
         found = experiment.run(Lab(chosen, traces=directory, on_progress=on_progress))
     if json_output:

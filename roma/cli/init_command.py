@@ -97,10 +97,8 @@ def command(
     )
     print(text, end="", flush=True)
     _folder(out)  # measuring took its time: another file may be there by now
-    try:
+    with file_edit.writing(f"out = {out}"):
         file_edit.output(out, text)
-    except OSError as error:
-        raise ConfigError(f"out = {out}: cannot be written: {error.strerror}") from error
     typed = shlex.quote(str(out))
     told = f"check it with `roma config check {typed}`, start it with `roma up {typed}`"
     print(f"\nwrote {out}: {told}")

@@ -15,10 +15,11 @@ from rich.console import Console
 
 from roma.cli.options import ConfigFile
 from roma.config import schema as roma_config
+from roma.config import yaml_file
 from roma.config.profile import MachineProfile, ModelProfile, Profiles
 from roma.config.schema import Config
 from roma.config.watched_file import home
-from roma.domain.errors import ConfigError, in_words
+from roma.domain.errors import ConfigError
 from roma.tools.profiling import inputs, machine, measure, plan, report
 from roma.tools.profiling.inputs import Inputs
 
@@ -105,11 +106,7 @@ async def _measure(
 
 def _config(file: Path) -> Config:
     """Read a roma.yaml without the profile that it names: this command may be about to write it."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read: {in_words(error)}") from error
-    config = roma_config.parse(text, source=str(file))
+    config = roma_config.parse(yaml_file.text_of(file), source=str(file))
     base = home(file)
     models = {
         name: m if m.path is None else m.model_copy(update={"path": base / m.path})

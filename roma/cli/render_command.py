@@ -1,7 +1,6 @@
 """`roma render`: a deployment as files for Compose and for Kubernetes."""
 
-import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,13 +9,14 @@ import typer
 
 from roma.cli.loading import checked
 from roma.cli.options import ConfigFile
+from roma.config import file_edit
 from roma.config.schema import Config
 from roma.deploy import secrets
 from roma.deploy.compose import SETTINGS, render
 from roma.deploy.kubernetes import helm
 from roma.deploy.kubernetes.render import Images, left_out
 from roma.deploy.kubernetes.render import render as render_kubernetes
-from roma.domain.errors import ConfigError, in_words
+from roma.domain.errors import ConfigError
 
 command = typer.Typer(
     help="Write a deployment for other tools.", no_args_is_help=True, add_completion=False
@@ -76,7 +76,7 @@ def kubernetes(
 
 
 def _write(out: Path, files: Mapping[str, str], source: Path, kept: Collection[str] = ()) -> None:
-    with _writable(out):
+    with file_edit.writing(f"out = {out}"):
         for name in files:
             if (out / name).exists() and (out / name).samefile(source):
                 bound = f"another directory: {name} there is the file to render"
@@ -91,23 +91,15 @@ def _write(out: Path, files: Mapping[str, str], source: Path, kept: Collection[s
 
 
 def _write_secrets(config: Config, out: Path) -> None:
-    with _writable(out):
+    with file_edit.writing(f"out = {out}"):
         for path in secrets.write(config, out):
             print(f"wrote {path}")
 
 
 def _write_values(folder: Path) -> None:
     """Write the secrets as values of the chart, for their owner alone."""
-    with _writable(folder):
+    with file_edit.writing(f"out = {folder}"):
         file = folder / helm.VALUES
         file.touch(mode=0o600)
         file.write_text(helm.values(folder), encoding="ascii")
         print(f"wrote {file}")
-
-
-@contextlib.contextmanager
-def _writable(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"out = {out}: cannot be written: {in_words(error)}") from error

@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich.table import Table
 
 from controllers.registry import LAWS
@@ -23,7 +22,7 @@ from roma.cli.progress import OnProgress, progress
 from roma.config import file_edit, yaml_file
 from roma.config.placement import executables
 from roma.config.schema import Config
-from roma.domain.errors import ConfigError, in_words
+from roma.domain.errors import ConfigError
 from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.scenario import from_config
 from roma.lab.sim.simulation import Simulation
@@ -84,7 +83,7 @@ def run(config: Config, options: SimulateOptions) -> None:
             raise ConfigError(
                 f"--record = {options.record}: must be absent: no executable has cores to record"
             )
-        _make(options.record)
+        file_edit.make(options.record, "--record")
     found: dict[str, list[SimulationResult]] = {}
     with progress("simulate", counts=False) as on_progress:
         tell = partial(_tell, on_progress, len(laws) * options.seeds)
@@ -111,11 +110,8 @@ def _under(config: Config, law: str) -> Config:
     data = config.model_dump()
     del data["control"]["gains"]  # a preset fills in those of its own law
     data["control"] |= {"law": law, "gains_file": None}
-    try:
-        return Config.model_validate(data)
-    except ValidationError as error:
-        # Another law has other defaults, such as the least cores of an idle model.
-        raise ConfigError("\n".join(yaml_file.describe(error, f"--law = {law}"))) from error
+    # It may have faults: another law has other defaults, such as the least cores of an idle model.
+    return yaml_file.validated(Config, data, f"--law = {law}")
 
 
 def _decision_log(config: Config, law: str, options: SimulateOptions) -> DecisionLog | None:
@@ -213,19 +209,9 @@ def _plain(result: SimulationResult) -> dict[str, Any]:
     return data | {"late_share": result.late_share, "windows_over": result.windows_over}
 
 
-def _make(directory: Path) -> None:
-    """Make the directory of `--record`, before anything is simulated."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--record = {directory}: cannot be written: {in_words(error)}"
-        ) from error
-
-
 def _save(result: SimulationResult, directory: Path) -> None:
     """Write one CSV per executable: what `roma design identify` fits a plant to."""
-    try:
+    with file_edit.writing(f"--record = {directory}"):
         for name in dict.fromkeys(s.executable for s in result.samples):
             text = io.StringIO()
             rows = csv.writer(text, lineterminator="\n")
@@ -234,7 +220,3 @@ def _save(result: SimulationResult, directory: Path) -> None:
                 response_time = "" if s.response_time is None else s.response_time
                 rows.writerow((s.time, s.applied, response_time, s.throughput))
             file_edit.output(directory / f"{name}.csv", text.getvalue())
-    except OSError as error:
-        raise ConfigError(
-            f"--record = {directory}: cannot be written: {in_words(error)}"
-        ) from error

@@ -11,8 +11,9 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, in_words
 
 _IN_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 """Why a file cannot be replaced although it can perhaps be written: EBUSY is a mount of its own."""
@@ -28,8 +29,9 @@ def alone(file: Path) -> Iterator[None]:
         raise ConfigError(f"{file}: cannot be edited: must be a regular file")
     try:
         descriptor = os.open(file.resolve().parent, os.O_RDONLY | os.O_DIRECTORY)
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-        raise _unwritable(file, error) from error
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "its links form a circle"
+        raise ConfigError(f"{file}: cannot be written: {why}") from error
     try:
         with contextlib.suppress(OSError):  # some network file systems lock no directories
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -38,13 +40,27 @@ def alone(file: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Raise ConfigError in place of an OSError of the block; `what` names an option or a file."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{what}: cannot be written: {in_words(error)}") from error
+
+
+def make(directory: Path, option: str) -> None:
+    """Make the directory of an option; raise ConfigError if nothing can be written there."""
+    with writing(f"{option} = {directory}"):
+        directory.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=directory).close()
+
+
 def write(file: Path, text: str) -> None:
     """Replace the file that a path leads to; a new one is readable by its owner alone."""
     file = file.resolve()
-    try:
+    with writing(str(file)):
         _replace(file, text.encode(), 0o600)
-    except OSError as error:
-        raise _unwritable(file, error) from error
 
 
 def output(file: Path, content: str | bytes) -> None:
@@ -97,8 +113,3 @@ def _replace(file: Path, data: bytes, mode: int) -> None:
         with contextlib.suppress(OSError):
             scratch.unlink(missing_ok=True)
         raise
-
-
-def _unwritable(file: Path, error: Exception) -> ConfigError:
-    why = error.strerror if isinstance(error, OSError) else "its links form a circle"
-    return ConfigError(f"{file}: cannot be written: {why}")

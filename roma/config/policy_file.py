@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from roma.config import file_edit, yaml_file
 from roma.config.yaml_file import Fault
 from roma.domain.actions import ModelCapabilities
-from roma.domain.errors import ConfigError, in_words
+from roma.domain.errors import ConfigError
 from roma.domain.variants import Variant
 
 FORMAT: Final = 1
@@ -186,28 +186,21 @@ class Policy(_PolicySection):
 def load(path: Path) -> Policy:
     """Read and validate a policy; raise `ConfigError` with one line per fault."""
     try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
+        data: Any = json.loads(yaml_file.text_of(path))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from error
     version = data.get("format") if isinstance(data, dict) else None
     if version != FORMAT:
         raise ConfigError(f"{path}: format = {version}: must be {FORMAT}")
-    try:
-        return Policy.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError("\n".join(yaml_file.describe(error, str(path)))) from error
+    return yaml_file.validated(Policy, data, str(path))
 
 
 def save(policy: Policy, path: Path) -> None:
     """Write a policy; raise `ConfigError` if that cannot be done."""
     data = policy.model_dump(mode="json")
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
-    try:
+    with file_edit.writing(str(path)):
         file_edit.output(path, "{\n" + ",\n".join(lines) + "\n}\n")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _listed(variants: Sequence[tuple[str, float]]) -> str:

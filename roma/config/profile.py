@@ -7,10 +7,9 @@ people. Times are seconds, CPU is cores, cost is core-seconds per request.
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from roma.config import yaml_file
-from roma.domain.errors import ConfigError, in_words
 
 Positive = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
@@ -68,12 +67,5 @@ class Profiles(_ProfileSection):
 
 def load(path: Path) -> Profiles:
     """Read and validate a profile; raise `ConfigError` with one line per fault."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
-    data = yaml_file.read(text, source=str(path))
-    try:
-        return Profiles.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError("\n".join(yaml_file.describe(error, str(path)))) from error
+    data = yaml_file.read(yaml_file.text_of(path), source=str(path))
+    return yaml_file.validated(Profiles, data, str(path))

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from roma.config import checks, policy_file, presets, renamed, yaml_file
 from roma.config import profile as profiles
 from roma.config.scheduling import QualityConfig
 from roma.config.topology import Topology
 from roma.config.watched_file import home
-from roma.domain.errors import ConfigError, in_words, naming
+from roma.domain.errors import ConfigError, naming
 from roma.domain.model import ModelSpec
 from roma.domain.variants import Variant
 
@@ -36,11 +36,7 @@ class Config(Topology):
 
 def load(path: Path) -> Config:
     """Read and validate a file; raise `ConfigError` with one line per fault."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
-    config = parse(text, source=str(path))
+    config = parse(yaml_file.text_of(path), source=str(path))
     base = home(path)
     with naming("profile"):
         measured = profiles.load(base / config.profile).models if config.profile else {}
@@ -114,13 +110,8 @@ class _GainsFile(BaseModel):
 
 
 def _read_gains(path: Path, law: str) -> dict[str, float | str]:
-    try:
-        data = yaml_file.read(path.read_text(encoding="utf-8"), source=str(path))
-        found = _GainsFile.model_validate(data)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
-    except ValidationError as error:
-        raise ConfigError("\n".join(yaml_file.describe(error, str(path)))) from error
+    data = yaml_file.read(yaml_file.text_of(path), source=str(path))
+    found = yaml_file.validated(_GainsFile, data, str(path))
     if found.law != law:
         raise ConfigError(f"{path}: law = {found.law}: must be control.law ({law})")
     return found.gains
@@ -133,7 +124,4 @@ def parse(text: str, *, source: str = "roma.yaml") -> Config:
         raise ConfigError(f"{source}: the file is empty")
     if isinstance(data, Mapping) and (old := list(renamed.faults(data))):
         raise ConfigError("\n".join(f"{source}: {line}" for line in old))
-    try:
-        return Config.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError("\n".join(yaml_file.describe(error, source))) from error
+    return yaml_file.validated(Config, data, source)

@@ -10,12 +10,14 @@ import re
 import reprlib
 from collections.abc import Hashable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, in_words
+
+M = TypeVar("M", bound=BaseModel)
 
 _short = reprlib.Repr()
 _short.maxlevel = 2
@@ -89,6 +91,14 @@ class Fault(ValueError):
         self.bound = bound
 
 
+def text_of(path: Path) -> str:
+    """Return the text of a file; raise `ConfigError` if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
+
+
 def read(text: str, *, source: str, secret: bool = False) -> Any:
     """Return the data of a YAML text; raise `ConfigError` with one line that names the source.
 
@@ -109,6 +119,16 @@ def read(text: str, *, source: str, secret: bool = False) -> Any:
         raise ConfigError(f"{source}: not valid YAML: {said}") from (None if secret else error)
     except RecursionError:
         raise ConfigError(f"{source}: not valid YAML: nested too deeply") from None
+
+
+def validated(kind: type[M], data: object, source: str, *, secret: bool = False) -> M:
+    """Return plain data as a model of pydantic's; raise `ConfigError` with one line per fault."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        lines = describe(error, source, secret=secret)
+        # The cause quotes the values.
+        raise ConfigError("\n".join(lines)) from (None if secret else error)
 
 
 _KINDS = {

@@ -26,7 +26,7 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from roma.config import yaml_file
@@ -128,11 +128,7 @@ def load(path: Path) -> Keys:
 def parse(text: str, *, source: str) -> Keys:
     """Validate YAML text; error messages quote only names and bounds."""
     data = yaml_file.read(text, source=source, secret=True)
-    try:
-        return Keys.model_validate(data)
-    except ValidationError as error:
-        lines = yaml_file.describe(error, source, secret=True)
-        raise ConfigError("\n".join(lines)) from None  # the cause quotes the values
+    return yaml_file.validated(Keys, data, source, secret=True)
 
 
 def expired(loaded: Keys, now: datetime) -> list[str]:

@@ -4,14 +4,13 @@ import csv
 import io
 import json
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from roma.config import file_edit
-from roma.domain.errors import ConfigError, in_words
+from roma.domain.errors import ConfigError
 from roma.lab.experiments.base import Output, Picture, Table
 
 DPI = 90
@@ -49,24 +48,14 @@ def to_json(name: str, seeds: tuple[int, ...], output: Output) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False)
 
 
-def make(directory: Path) -> None:
-    """Make the directory of `--out`; raise ConfigError if nothing can be written there."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise ConfigError(f"--out = {directory}: cannot be written: {in_words(error)}") from error
-
-
 def save(output: Output, directory: Path, *, vector: bool = True) -> list[Path]:
     """Write every table (CSV, Markdown) and picture (PNG, SVG); return what was written.
 
     Raises ConfigError if the directory cannot be written.
     """
-    make(directory)
+    file_edit.make(directory, "--out")
     written = []
-    try:
+    with file_edit.writing(f"--out = {directory}"):
         for table in output.tables:
             for suffix, text in ((".csv", _csv(table)), (".md", markdown(table))):
                 path = directory / f"{table.name}{suffix}"
@@ -74,8 +63,6 @@ def save(output: Output, directory: Path, *, vector: bool = True) -> list[Path]:
                 written.append(path)
         for picture in output.pictures:
             written += _save_picture(picture, directory, vector)
-    except OSError as error:
-        raise ConfigError(f"--out = {directory}: cannot be written: {in_words(error)}") from error
     return written
 
 

@@ -25,10 +25,8 @@ def write(profiles: Profiles, file: Path, command: str) -> None:
     """Write a profile for `roma.config.profile.load`, atomically. Raises ConfigError."""
     header = f"# Written by: {' '.join(command.split())}\n"
     body = yaml.safe_dump(plain(profiles), sort_keys=False, default_flow_style=None, width=100)
-    try:
+    with file_edit.writing(f"--out = {file}"):
         file_edit.output(file, header + body)
-    except OSError as error:
-        raise ConfigError(f"--out = {file}: cannot be written: {error.strerror}") from error
 
 
 def plain(profiles: Profiles) -> dict[str, Any]:

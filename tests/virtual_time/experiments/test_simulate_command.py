@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from roma.cli import simulate_command
 from roma.cli.app import app
 from roma.config import placement, schema
 from roma.domain.errors import ConfigError
@@ -129,6 +130,13 @@ def test_progress_is_shown_on_a_terminal_and_nowhere_else(short):
 def test_the_table_names_every_model_and_law(short):
     shown = simulate(short, "--law", "rules").stdout
     assert all(name in shown for name in ("thumbnails", "detector", "reports", "rules", "core-s"))
+
+
+def test_a_directory_that_takes_no_record_is_named_before_anything_is_simulated(short, monkeypatch):
+    monkeypatch.setattr(simulate_command, "Simulation", None)
+    done = simulate(short, "--record", "/proc")
+    assert isinstance(done.exception, ConfigError), done.exception
+    assert str(done.exception).startswith("--record = /proc: cannot be written: ")
 
 
 def test_a_record_can_be_identified(short, tmp_path):
