@@ -4,7 +4,6 @@ Comments in it stay. A token is printed once, to standard output alone; the file
 hash. A gateway that runs reads the file within a second.
 """
 
-import io
 import json
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
@@ -14,11 +13,11 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 from rich.table import Table
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from roma.cli.console import wide_console
 from roma.config import file_edit
+from roma.deploy.config_edit import round_trip, written
 from roma.domain.errors import ConfigError
 from roma.domain.model import Priority
 from roma.security import api_keys, tokens
@@ -168,21 +167,17 @@ def _edited(
     """
     if file.exists():
         api_keys.load(file)
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 100
     try:
-        document = yaml.load(file.read_text(encoding="utf-8") if file.exists() else HEADER)
+        document = round_trip().load(file.read_text(encoding="utf-8") if file.exists() else HEADER)
     except (YAMLError, OSError) as error:
         raise ConfigError(f"{file}: cannot be edited: {type(error).__name__}") from None
     if not document["keys"]:
         document["keys"] = {}  # block style instead of the braces
     edit(document["keys"])
-    text = io.StringIO()
-    yaml.dump(document, text)
-    parsed, now = api_keys.parse(text.getvalue(), source=str(file)), datetime.now(UTC)
+    text, now = written(document), datetime.now(UTC)
+    parsed = api_keys.parse(text, source=str(file))
     over = None if added is None else parsed.keys[added].expires
     if over is not None and over <= now:
         bound = f"must be after now ({now.isoformat(timespec='seconds')})"
         raise ConfigError(f"{file}: keys.{added}.expires = {over.isoformat()}: {bound}")
-    file_edit.write(file, text.getvalue())
+    file_edit.write(file, text)

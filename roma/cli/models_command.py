@@ -16,7 +16,6 @@ import typer
 
 from roma.config import schema as configs
 from roma.config.schema import Config
-from roma.config.security import reachable
 from roma.deploy import config_edit, ready, replicas
 from roma.deploy.config_edit import Document
 from roma.domain.errors import ConfigError, LaunchError, ModelUnavailable
@@ -133,8 +132,7 @@ def scale(
         if asyncio.run(ready.replicas_serve(configs.load(file), model, wait)):
             print(f"{model} is served by {count}")
         else:
-            g = loaded.gateway
-            at = reachable(*g.exchange_addresses[0], tls=g.admin_tls is not None)
+            at = loaded.gateway.exchange_urls[0]
             print(f"nothing answers at {at}: in force when `roma up` starts")
 
 

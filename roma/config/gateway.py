@@ -164,6 +164,12 @@ class GatewayConfig(Section):
         return [(self.admin_host, port) for port in self.admin_ports]
 
     @property
+    def exchange_urls(self) -> tuple[str, ...]:
+        """URLs of the supervisors' exchange, for programs on this machine."""
+        tls = self.admin_tls is not None
+        return tuple(reachable(*address, tls=tls) for address in self.exchange_addresses)
+
+    @property
     def exchange_address(self) -> tuple[str, int]:
         """Host and port of the supervisors' exchange."""
         if self.exchange_port is None:

@@ -74,12 +74,11 @@ class Topology(Section):
 
     def control_port(self, worker: WorkerConfig) -> int:
         """Return the port of a worker's supervisor; one serves all workers that are discovered."""
-        names = [w.name for w in self.workers]
-        if worker.is_discovered:
-            return self.control.port + next(
-                i for i, w in enumerate(self.workers) if w.is_discovered
-            )
-        return self.control.port + names.index(worker.name)
+        return self.control.port + next(
+            i
+            for i, w in enumerate(self.workers)
+            if w.name == worker.name or (w.is_discovered and worker.is_discovered)
+        )
 
     @cached_property
     def placed(self) -> dict[str, list[str]]:
@@ -185,10 +184,7 @@ class Topology(Section):
     @property
     def dispatcher_urls(self) -> tuple[str, ...]:
         """URLs of the dispatchers for the supervisors' exchange."""
-        g = self.gateway
-        tls = g.admin_tls is not None
-        here = tuple(reachable(*address, tls=tls) for address in g.exchange_addresses)
-        return self.control.dispatchers or here
+        return self.control.dispatchers or self.gateway.exchange_urls
 
     @property
     def dispatcher_count(self) -> int:

@@ -34,7 +34,7 @@ def edit(file: Path, change: Callable[[Document], None]) -> Config:
 def _edited(file: Path, change: Callable[[Document], None]) -> Config:
     old = schema.load(file)
     try:
-        document = _yaml().load(file.read_text(encoding="utf-8"))
+        document = round_trip().load(file.read_text(encoding="utf-8"))
     except YAMLError as error:
         raise ConfigError(f"{file}: cannot be edited: {in_words(error)}") from error
     before = {name: dict(entry) for name, entry in document["models"].items()}
@@ -45,13 +45,13 @@ def _edited(file: Path, change: Callable[[Document], None]) -> Config:
     scratch = home(file) / f".{file.name}.{os.getpid()}"
     try:
         _pin(document, old, file, unchanged)
-        scratch.write_text(_text(document), encoding="utf-8")
+        scratch.write_text(written(document), encoding="utf-8")
         new = schema.load(scratch)
         compare(old, new)
         for model, fault in unservable(new).items():
             if model not in old.models:
                 raise ConfigError(f"{file}: {fault}")
-        file_edit.write(file, _text(document))
+        file_edit.write(file, written(document))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written: {in_words(error)}") from error
     except ConfigError as error:
@@ -75,7 +75,7 @@ def _pin(document: Document, old: Config, file: Path, models: list[str]) -> None
     """Write down what the defaults of these models would change."""
     is_settled = False
     while not is_settled:  # each place that is written down may change the defaults of others
-        is_settled, new = True, schema.parse(_text(document), source=str(file))
+        is_settled, new = True, schema.parse(written(document), source=str(file))
         for model in models:
             entry = document["models"][model]
             if new.slots[model] != old.slots[model]:
@@ -109,14 +109,16 @@ def placed_on(config: Config, model: str) -> list[str]:
     return [worker for worker, models in config.placed.items() if model in models]
 
 
-def _yaml() -> YAML:
+def round_trip() -> YAML:
+    """Return a reader and writer of YAML that keeps comments and quotes."""
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 100
     return yaml
 
 
-def _text(document: Document) -> str:
+def written(document: Document) -> str:
+    """Return a document as text."""
     text = io.StringIO()
-    _yaml().dump(document, text)
+    round_trip().dump(document, text)
     return text.getvalue()

@@ -11,7 +11,6 @@ import aiohttp
 
 from roma.config.placement import executables
 from roma.config.schema import Config
-from roma.config.security import reachable
 from roma.config.watched_file import Watched
 from roma.deploy.child import Child
 from roma.domain import exchange
@@ -29,9 +28,7 @@ log = logging.getLogger(__name__)
 
 async def announce(config: Config, children: Mapping[str, Child]) -> None:
     """Log when each model is served or known to be unservable; return when all are served."""
-    g, tls = config.gateway, config.gateway.admin_tls is not None
-    at = reachable(*g.exchange_addresses[0], tls=tls)
-    token, said = peers.exchange_token(config), ""
+    at, token, said = config.gateway.exchange_urls[0], peers.exchange_token(config), ""
     async with peers.session(peers.to_dispatchers(config), 1) as session:
         while True:
             reply = None
@@ -72,12 +69,11 @@ async def replicas_serve(config: Config, model: str, limit: float) -> bool:
 
     Returns False at once if there is no dispatcher; raises LaunchError after `limit` seconds.
     """
-    g, tls = config.gateway, config.gateway.admin_tls is not None
     wanted = {f"{model}@{worker}" for worker, models in config.placed.items() if model in models}
     placed = {f"{model}@{worker}" for worker in config.placed}
     token, deadline = peers.exchange_token(config), time.monotonic() + limit
     async with peers.session(peers.to_dispatchers(config), 1) as session:
-        waiting = [reachable(*address, tls=tls) for address in g.exchange_addresses]
+        waiting = list(config.gateway.exchange_urls)
         was_there = False
         while waiting:
             try:

@@ -1,4 +1,4 @@
-"""The secrets of a Compose deployment: created once, then kept, each mounted only where needed.
+"""The secrets of a rendered deployment: created once, then kept, each mounted only where needed.
 
     secrets/admin/token      dispatcher         the dashboard's password
     secrets/exchange/token   dispatcher and supervisor authenticate each other with it
@@ -53,6 +53,12 @@ def refuse(config: Config, source: Path) -> None:
 def token_files() -> TokensConfig:
     """Return where the containers find the tokens."""
     return TokensConfig(**{name: INSIDE / name / "token" for name in TOKENS})
+
+
+def named(config: Config) -> dict[str, str]:
+    """Return the secrets of a cluster by name, and the file that each of them holds."""
+    keys = {} if config.gateway.keys is None else {"keys": "keys.yaml"}
+    return dict.fromkeys(TOKENS, "token") | keys
 
 
 def gateway(config: Config) -> dict[str, Any]:

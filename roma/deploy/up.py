@@ -26,7 +26,6 @@ from roma.config.executable import Executable
 from roma.config.placement import executables, on_worker
 from roma.config.reload import ConfigWatch
 from roma.config.schema import Config
-from roma.config.security import reachable
 from roma.config.watched_file import LOOK
 from roma.deploy.child import GRACE, MODULE, Child
 from roma.deploy.config_snapshot import write
@@ -366,13 +365,9 @@ async def _follow(deployment: Deployment, file: Path, told: asyncio.Event) -> No
 
 async def _until_serving(config: Config) -> None:
     """Wait until every dispatcher has the models and the executables of `config` and no others."""
-    g, tls = config.gateway, config.gateway.admin_tls is not None
     async with peers.session(peers.to_dispatchers(config), 1) as session:
         await asyncio.gather(
-            *(
-                _until_one_serves(config, session, reachable(*address, tls=tls))
-                for address in g.exchange_addresses
-            )
+            *(_until_one_serves(config, session, at) for at in config.gateway.exchange_urls)
         )
 
 

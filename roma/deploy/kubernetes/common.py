@@ -79,6 +79,11 @@ def settings(config: Config) -> KubernetesConfig:
     return config.workers[0].pods
 
 
+def control_port(config: Config) -> int:
+    """Return the port of the supervisor: one controls all workers."""
+    return config.control_port(config.workers[0])
+
+
 def manifest(kind: str, version: str, name: str, found: Mapping[str, str], **more: Any) -> Manifest:
     """Return an object with a name and labels; kustomize sets its namespace."""
     return {

@@ -1,5 +1,6 @@
 """The gateway, a StatefulSet so that each dispatcher has a name; two supervisors with a Lease."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,13 @@ def _gateway(config: Config, image: str, pull_policy: str) -> Manifest:
     found, name, g = common.labels(config, "gateway"), common.gateway(config), config.gateway
     ports = [("clients", g.port), ("admin", g.admin_port)]
     ports += [] if g.grpc_port is None else [("grpc", g.grpc_port)]
-    names = [*secrets.TOKENS, *(["keys"] if g.keys is not None else [])]
     # With TLS, the clients' port asks for certificates that a probe does not have.
     probed = "admin" if g.tls else "clients"
     pod = _pod(
         config,
         name,
         found,
-        names,
+        secrets.named(config),
         {
             "name": "dispatcher",
             "image": image,
@@ -85,7 +85,7 @@ def _supervisor(config: Config, image: str, pull_policy: str) -> Manifest:
             "imagePullPolicy": pull_policy,
             "args": ["supervisor", common.CONFIG],
             "env": [{"name": OWN_ADDRESS, "valueFrom": address}],
-            "ports": [{"name": "control", "containerPort": _control_port(config)}],
+            "ports": [{"name": "control", "containerPort": common.control_port(config)}],
             "resources": {
                 "requests": {"cpu": "200m", "memory": "128Mi"},
                 "limits": {"memory": "512Mi"},
@@ -107,12 +107,12 @@ def _supervisor(config: Config, image: str, pull_policy: str) -> Manifest:
     )
 
 
-def _control_port(config: Config) -> int:
-    return config.control_port(config.workers[0])
-
-
 def _pod(
-    config: Config, account: str, found: dict[str, str], tokens: list[str], container: Manifest
+    config: Config,
+    account: str,
+    found: dict[str, str],
+    tokens: Collection[str],
+    container: Manifest,
 ) -> dict[str, Any]:
     """Return a pod with the labels `found`, its configuration and only the secrets it needs."""
     scratch, scratch_mount = common.scratch()

@@ -7,6 +7,7 @@ base/secrets/chart-values.yaml    the secrets, to be given to `helm install --va
 """
 
 import re
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -59,7 +60,7 @@ def chart(config: Config, header: str, control_image: str, image: str, pull: str
     values = {
         "images": {"control": control_image, "modelServer": image, "pullPolicy": pull},
         "monitoring": {"enabled": False},
-        "secrets": dict.fromkeys(_secrets(config), ""),
+        "secrets": dict.fromkeys(secrets.named(config), ""),
     }
     programs = control.programs(config, _CONTROL_IMAGE, _PULL_POLICY)
     templates = {
@@ -69,7 +70,7 @@ def chart(config: Config, header: str, control_image: str, image: str, pull: str
             [_in_release_namespace(found) for found in rights.rights(config, _PREFIX)]
         ),
         "network": _template([*network.services(config), *network.policies(config)]),
-        "config": _config(name, _secrets(config)),
+        "config": _config(name, secrets.named(config)),
         "monitoring": "{{- if .Values.monitoring.enabled }}\n"
         f"{_template(monitoring.objects(config))}{{{{- end }}}}\n",
     }
@@ -90,10 +91,6 @@ def values(folder: Path) -> str:
             except UnicodeDecodeError as error:
                 raise ConfigError(f"{file}: must be UTF-8: {error}") from error
     return yaml.safe_dump({"secrets": found}, sort_keys=False)
-
-
-def _secrets(config: Config) -> list[str]:
-    return [*secrets.TOKENS, *(["keys"] if config.gateway.keys is not None else [])]
 
 
 def _with_checksums(found: Manifest) -> Manifest:
@@ -122,7 +119,7 @@ def _template(objects: list[Manifest]) -> str:
     return text
 
 
-def _config(name: str, names: list[str]) -> str:
+def _config(name: str, named: Mapping[str, str]) -> str:
     """Return the template of the ConfigMap with roma.yaml, and of the Secrets."""
     documents = [
         f"""apiVersion: v1
@@ -134,8 +131,7 @@ data:
 {{{{ .Files.Get "{_FILE}" | indent 4 }}}}
 """
     ]
-    for entry in names:
-        file = "keys.yaml" if entry == "keys" else "token"
+    for entry, file in named.items():
         missing = f"secrets.{entry}: give --values base/secrets/{VALUES}"
         documents.append(
             f"""apiVersion: v1

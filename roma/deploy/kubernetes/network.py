@@ -17,7 +17,7 @@ def services(config: Config) -> list[Manifest]:
         _service(name, found, clients),
         _service(f"{name}-peers", found, [("admin", g.admin_port)], **headless),
         _service(common.page(config.name), found, [("admin", g.admin_port)]),
-        _service(common.supervisor(config), control, [("control", _control_port(config))]),
+        _service(common.supervisor(config), control, [("control", common.control_port(config))]),
     ]
 
 
@@ -42,7 +42,12 @@ def policies(config: Config) -> list[Manifest]:
         _policy(
             common.supervisor(config),
             control,
-            [{"from": [_pods(gateway), monitoring], "ports": _ports([_control_port(config)])}],
+            [
+                {
+                    "from": [_pods(gateway), monitoring],
+                    "ports": _ports([common.control_port(config)]),
+                }
+            ],
         ),
         _policy(
             f"{common.slug(config.name)}-model-servers",
@@ -50,10 +55,6 @@ def policies(config: Config) -> list[Manifest]:
             [{"from": [_pods(gateway), _pods(control)], "ports": _ports(served)}],
         ),
     ]
-
-
-def _control_port(config: Config) -> int:
-    return config.control_port(config.workers[0])
 
 
 def _service(

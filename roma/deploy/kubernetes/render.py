@@ -165,8 +165,7 @@ def _inside(config: Config, gateways: int) -> Config:
             "tokens": secrets.token_files(),
         }
     )
-    port = found.control_port(found.workers[0])
-    url = f"http://{common.supervisor(config)}:{port}"
+    url = f"http://{common.supervisor(config)}:{common.control_port(found)}"
     gateway: dict[str, Any] = {
         "host": host,
         "admin_host": host,
@@ -190,7 +189,6 @@ def _service_names(config: Config, service: str) -> Iterator[str]:
 
 def _base(config: Config, resources: list[str]) -> Manifest:
     instance = common.slug(config.name)
-    names = [*secrets.TOKENS, *(["keys"] if config.gateway.keys is not None else [])]
     return {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -198,8 +196,8 @@ def _base(config: Config, resources: list[str]) -> Manifest:
         # With a hash of the content in its name: a change restarts the pods that read it.
         "configMapGenerator": [{"name": instance, "files": ["roma.yaml"]}],
         "secretGenerator": [
-            {"name": f"{instance}-{name}", "files": [f"{secrets.FOLDER}/{name}/{_file(name)}"]}
-            for name in names
+            {"name": f"{instance}-{name}", "files": [f"{secrets.FOLDER}/{name}/{file}"]}
+            for name, file in secrets.named(config).items()
         ],
     }
 
@@ -232,10 +230,6 @@ def _overlay(folder: str, namespace: str, *, is_privileged: bool) -> dict[str, l
         f"{folder}/namespace.yaml": [_namespace(namespace, is_privileged=is_privileged)],
         f"{folder}/kustomization.yaml": [overlay],
     }
-
-
-def _file(name: str) -> str:
-    return "keys.yaml" if name == "keys" else "token"
 
 
 def _namespace(name: str, *, is_privileged: bool) -> Manifest:
