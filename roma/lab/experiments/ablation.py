@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from roma.config.control import LONG_PERIOD
 from roma.lab.experiments.base import Cell, Column, Experiment, Output, Table
-from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.lab import Lab, LabCase
 from roma.lab.experiments.systems import SHIPPED, System
 from roma.lab.experiments.workloads import ALL_APPS, IDLE_BURST, OVERLOAD, RES_VGG
@@ -28,14 +27,10 @@ WITHOUT: tuple[System, ...] = (
 def _run(lab: Lab) -> Output:
     cases = [LabCase(workload, system) for system in WITHOUT for workload in WORKLOADS]
     summaries = iter(lab.run(cases))
-    rows: list[tuple[Cell, ...]] = []
-    for system in WITHOUT:
-        row: list[Cell] = [system.name]
-        for _ in WORKLOADS:
-            found = next(summaries)
-            row += interval([r.late_share for r in found.results])
-            row += interval([r.core_seconds for r in found.results])
-        rows.append(tuple(row))
+    rows: list[tuple[Cell, ...]] = [
+        (system.name, *(x for _ in WORKLOADS for x in next(summaries).figures))
+        for system in WITHOUT
+    ]
     columns = [Column("without")]
     for workload in WORKLOADS:
         columns += [Column(f"{workload.name}: late", ".2%"), Column("±", ".2%")]

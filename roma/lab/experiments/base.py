@@ -1,7 +1,7 @@
 """Definition of an experiment: a name, a question, and a function from a lab to its output."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from roma.lab.experiments.lab import Lab
@@ -68,7 +68,7 @@ class Output:
 
     tables: tuple[Table, ...]
     pictures: tuple[Picture, ...] = ()
-    checks: tuple[Check, ...] = field(default=())
+    checks: tuple[Check, ...] = ()
 
     @property
     def refuted(self) -> tuple[Check, ...]:

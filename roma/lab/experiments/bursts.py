@@ -16,7 +16,7 @@ from roma.config.schema import Config
 from roma.lab.experiments.base import Cell, Check, Column, Table
 from roma.lab.experiments.intervals import cores_at, interval
 from roma.lab.experiments.lab import Lab
-from roma.lab.experiments.workloads import DIURNAL, NOISY, Workload
+from roma.lab.experiments.workloads import DIURNAL, NOISY, Workload, one_worker
 from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.scenario import from_config
 from roma.lab.sim.simulation import Simulation
@@ -59,26 +59,16 @@ def _simulate(job: tuple[_Run, int]) -> SimulationResult:
     return Simulation(scenario).run()
 
 
-def _file(
-    models: Mapping[str, Any], plant: Mapping[str, Any], *, cores: float, seconds: float
-) -> dict[str, Any]:
-    return {
-        "models": {name: {"path": name, **model} for name, model in models.items()},
-        "workers": [{"name": "w", "cores": cores}],
-        "plant": {"duration": seconds, "models": dict(plant)},
-    }
-
-
 def _fixed(cores: float) -> dict[str, float]:
     return {"min": cores, "max": cores}
 
 
 def _steady(rate: float, cost: float, cores: float) -> dict[str, Any]:
-    return _file(
+    return one_worker(
         {"m": {"sla": {"response_time": SERVICES * cost}, "cpu": _fixed(cores)}},
         {"m": {"cost": cost, "noise": 0.3, "load": {"profile": f"{rate:g}"}}},
         cores=CORES,
-        seconds=SECONDS,
+        duration=SECONDS,
     )
 
 
@@ -102,7 +92,7 @@ def _lab(workload: Workload, cores: float | None) -> dict[str, Any]:
         }
         for m in workload.models
     }
-    return _file(models, plant, cores=workload.cores, seconds=workload.duration)
+    return one_worker(models, plant, cores=workload.cores, duration=workload.duration)
 
 
 def _constant(lab: Lab) -> tuple[Table, list[Check]]:
@@ -112,7 +102,7 @@ def _constant(lab: Lab) -> tuple[Table, list[Check]]:
     for rate, cost in STEADY:
         name = f"{rate:g}/s × {1000 * cost:g} ms, {SERVICES} × service"
         grid = _grid(rate * cost, CORES)
-        row, saved = _compared(name, lab, [(c, _steady(rate, cost, c), None) for c in grid])
+        row, saved = _compared(name, lab, [_steady(rate, cost, c) for c in grid])
         rows.append(row)
         checks.append(
             Check(
@@ -122,7 +112,7 @@ def _constant(lab: Lab) -> tuple[Table, list[Check]]:
         )
     for workload in (DIURNAL, NOISY):
         grid = _grid(0.8 * sum(_need(workload)), workload.cores)
-        row, _ = _compared(workload.name, lab, [(c, _lab(workload, c), workload) for c in grid])
+        row, _ = _compared(workload.name, lab, [_lab(workload, c) for c in grid], workload)
         rows.append(row)
     columns = (
         Column("load"),
@@ -135,18 +125,14 @@ def _constant(lab: Lab) -> tuple[Table, list[Check]]:
 
 
 def _compared(
-    name: str, lab: Lab, grid: Sequence[tuple[float, Mapping[str, Any], Workload | None]]
+    name: str, lab: Lab, grid: Sequence[Mapping[str, Any]], workload: Workload | None = None
 ) -> tuple[tuple[Cell, ...], float]:
     """Return a row, and the mean share that is saved."""
-    runs = [_Run(config, burst, workload) for burst in BURSTS for _, config, workload in grid]
-    found = lab.map(_simulate, [(run, seed) for seed in lab.seeds for run in runs])
-    needs: list[list[float]] = [[], []]
-    for i in range(len(lab.seeds)):
-        for j in range(len(BURSTS)):
-            start = (i * len(BURSTS) + j) * len(grid)
-            results = found[start : start + len(grid)]
-            points = [(r.late_share, r.core_seconds / r.seconds) for r in results]
-            needs[j].append(cores_at(DEFAULT_BUDGET, points))
+    needs = []
+    for burst in BURSTS:
+        found = lab.by_seed(_simulate, [_Run(file, burst, workload) for file in grid])
+        points = [[(r.late_share, r.core_seconds / r.seconds) for r in runs] for runs in found]
+        needs.append([cores_at(DEFAULT_BUDGET, of_seed) for of_seed in zip(*points, strict=True)])
     saved, half = interval([1 - b / a for a, b in zip(*needs, strict=True)])
     return (name, *interval(needs[0]), *interval(needs[1]), saved, half), saved
 
@@ -169,9 +155,8 @@ def _default(lab: Lab) -> tuple[Table, list[Check]]:
     rows: list[tuple[Cell, ...]] = []
     for workload in (DIURNAL, NOISY):
         row: list[Cell] = [workload.name]
-        for burst in BURSTS:
-            run = _Run(_lab(workload, None), burst, workload)
-            results = lab.map(_simulate, [(run, seed) for seed in lab.seeds])
+        runs = [_Run(_lab(workload, None), burst, workload) for burst in BURSTS]
+        for results in lab.by_seed(_simulate, runs):
             row += interval([r.late_share for r in results])
             row += interval([r.core_seconds / r.seconds for r in results])
         rows.append(tuple(row))
@@ -197,17 +182,13 @@ def _beside(lab: Lab) -> tuple[Table, list[Check]]:
             "load": {"on_off": [100.0, 0.2, 0.8]},
         },
     }
-    beside = _file(models, plant, cores=CORES, seconds=SECONDS)
     idle = {**plant, "bursting": {"cost": 0.020, "parallelism": 2.0}}
-    alone = _file(models, idle, cores=CORES, seconds=SECONDS)
+    files = [one_worker(models, each, cores=CORES, duration=SECONDS) for each in (idle, plant)]
     rows: list[tuple[Cell, ...]] = []
     late: list[list[float]] = []
     for burst in BURSTS:
-        late = [
-            [r.models[0].violations / r.models[0].arrivals for r in results]
-            for file in (alone, beside)
-            if (results := lab.map(_simulate, [(_Run(file, burst), seed) for seed in lab.seeds]))
-        ]
+        found = lab.by_seed(_simulate, [_Run(file, burst) for file in files])
+        late = [[r.models[0].late_share for r in results] for results in found]
         rise, half = interval([b - a for a, b in zip(*late, strict=True)])
         rows.append((f"{burst:g}", fmean(late[0]), fmean(late[1]), rise, half))
     columns = (

@@ -101,15 +101,12 @@ def play_bound(job: tuple[Workload, int]) -> tuple[float, SimulationResult] | No
 
 
 def _run(lab: Lab) -> Output:
-    tests: tuple[Workload, ...] = workloads.PARETO
-    if lab.traces is not None:
-        tests += workloads.recorded_workloads(lab.traces)
-    found = iter(lab.map(play_bound, [(test, seed) for test in tests for seed in lab.seeds]))
+    tests = workloads.pareto(lab.traces)
+    found = lab.by_seed(play_bound, tests)
     defaults = lab.run([LabCase(test, systems.SHIPPED) for test in tests])
     rows: list[tuple[Cell, ...]] = []
     checks = []
-    for test, ours in zip(tests, defaults, strict=True):
-        runs = [next(found) for _ in lab.seeds]
+    for test, runs, ours in zip(tests, found, defaults, strict=True):
         known = [run for run in runs if run is not None]
         if len(known) < len(runs):
             rows.append((test.name, None, None, None, None, ours.core_seconds, None))

@@ -5,11 +5,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from roma.lab.experiments.clairvoyant import Bound, Infeasible, ModelLoad, bound
+from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.systems import System
 from roma.lab.experiments.workloads import Workload
 from roma.lab.sim.result import SimulationResult
@@ -45,6 +48,12 @@ class CaseSummary:
     worst: float
     results: tuple[SimulationResult, ...] = field(repr=False)
 
+    @property
+    def figures(self) -> tuple[float, float | None, float, float | None]:
+        """Late share and core-seconds, each with half of its 95 % interval."""
+        late = interval([r.late_share for r in self.results])
+        return *late, *interval([r.core_seconds for r in self.results])
+
 
 class Lab:
     """The resources of an experiment: seeds, traces, and processes to compute in."""
@@ -62,21 +71,24 @@ class Lab:
 
     def run(self, cases: Sequence[LabCase]) -> list[CaseSummary]:
         """Simulate every case under every seed; return one summary per case, in order."""
-        jobs = [(case, seed) for case in cases for seed in self.seeds]
-        results = self.map(_simulate, jobs)
-        n = len(self.seeds)
-        return [_summary(results[i : i + n]) for i in range(0, len(results), n)]
+        return [_summary(results) for results in self.by_seed(_simulate, cases)]
 
     def bounds(
         self, workloads: Sequence[Workload], late_share: float, *, period: float = 1.0
     ) -> list[float | None]:
         """Return the clairvoyant core-seconds per workload; None where the bound is infeasible."""
-        jobs = [
-            (workload, seed, late_share, period) for workload in workloads for seed in self.seeds
-        ]
-        found = self.map(_bound, jobs)
-        n = len(self.seeds)
-        return [_mean_or_none(found[i : i + n]) for i in range(0, len(found), n)]
+        least = partial(_bound, late_share=late_share, period=period)
+        return [_mean_or_none(found) for found in self.by_seed(least, workloads)]
+
+    def by_seed(
+        self,
+        function: Callable[[Any], Any],
+        cases: Sequence[Any],
+        job: Callable[[Any, int], Any] = lambda case, seed: (case, seed),
+    ) -> list[list[Any]]:
+        """Apply a module's function to the job of every case and seed; return lists by case."""
+        found = iter(self.map(function, [job(case, seed) for case in cases for seed in self.seeds]))
+        return [[next(found) for _ in self.seeds] for _ in cases]
 
     def map(self, function: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:
         """Apply a module's function to every job, in processes; return the results in order."""
@@ -104,16 +116,10 @@ def _begin_process() -> None:
 
 def clairvoyant_loads(workload: Workload, seed: int) -> dict[str, ModelLoad]:
     """Return the inputs of the clairvoyant bound for one run."""
-    loads = {}
-    for model in workload.models:
-        times = workload.arrivals(seed)[model.name]
-        known = []
-        for time in times:
-            if time >= workload.duration:
-                break
-            known.append(time)
-        loads[model.name] = ModelLoad(
-            arrivals=known,
+    arrivals = workload.arrivals(seed)
+    return {
+        model.name: ModelLoad(
+            arrivals=list(takewhile(lambda time: time < workload.duration, arrivals[model.name])),
             cost=model.service.cost,
             gpu_time=model.service.gpu_time if workload.gpus else None,
             response_time=model.response_time,
@@ -121,7 +127,8 @@ def clairvoyant_loads(workload: Workload, seed: int) -> dict[str, ModelLoad]:
             maximum=workload.cores * workload.workers,
             replicas=workload.workers,
         )
-    return loads
+        for model in workload.models
+    }
 
 
 def clairvoyant_bound(
@@ -144,9 +151,9 @@ def _simulate(job: tuple[LabCase, int]) -> SimulationResult:
     return Simulation(scenario, record=case.record).run()
 
 
-def _bound(job: tuple[Workload, int, float, float]) -> float | None:
+def _bound(job: tuple[Workload, int], *, late_share: float, period: float) -> float | None:
     try:
-        return clairvoyant_bound(*job).core_seconds
+        return clairvoyant_bound(*job, late_share, period).core_seconds
     except Infeasible:
         return None
 

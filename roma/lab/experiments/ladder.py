@@ -18,6 +18,7 @@ from roma.config.models import DEFAULT_BUDGET
 from roma.config.schema import Config
 from roma.lab.experiments.base import Check, Column, Table
 from roma.lab.experiments.lab import Lab
+from roma.lab.experiments.workloads import one_worker
 from roma.lab.sim.scenario import from_config, seed_of
 from roma.lab.sim.simulation import Simulation
 from roma.workload.arrivals import Process
@@ -92,16 +93,9 @@ class Rung:
             cpu |= {"min": constant, "max": constant, "initial": constant}
         load = {"profile": f"{self.rate:g}", "process": self.process}
         plant = {"cost": self.cost, "parallelism": self.threads, "load": load}
-        return Config.model_validate(
-            {
-                "models": {
-                    "m": {"path": "m", "sla": {"response_time": self.response_time}, "cpu": cpu}
-                },
-                "workers": [{"name": "w", "cores": CORES}],
-                "plant": {"duration": self.duration, "models": {"m": plant}},
-                **fixed,
-            }
-        )
+        models = {"m": {"sla": {"response_time": self.response_time}, "cpu": cpu}}
+        file = one_worker(models, {"m": plant}, cores=CORES, duration=self.duration)
+        return Config.model_validate(file | fixed)
 
 
 @dataclass(frozen=True, slots=True)

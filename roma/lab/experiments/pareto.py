@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from roma.lab.experiments import systems, workloads
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
-from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.lab import CaseSummary, Lab, LabCase
 from roma.lab.experiments.systems import NO_DEADLINE, SHIPPED, SHIPPED_ENGINE, System
 from roma.lab.experiments.workloads import Workload
@@ -118,9 +117,7 @@ class _WorkloadRuns:
 
 
 def _run(lab: Lab) -> Output:
-    tests: tuple[Workload, ...] = workloads.PARETO
-    if lab.traces is not None:
-        tests += workloads.recorded_workloads(lab.traces)
+    tests = workloads.pareto(lab.traces)
     laws = families()
     cases = [LabCase(test, s) for test in tests for law in laws for s in law.systems]
     summaries = iter(lab.run(cases))
@@ -227,9 +224,7 @@ def _ours(lab: Lab, tests: Sequence[Workload]) -> tuple[Table, list[Check], dict
     for system in OURS:
         bounds = wider.bounds(tests, LATE, period=system.period)
         for test, bound in zip(tests, bounds, strict=True):
-            results = next(summaries).results
-            late, late_by = interval([r.late_share for r in results])
-            cores, cores_by = interval([r.core_seconds for r in results])
+            late, late_by, cores, cores_by = next(summaries).figures
             ratio = None if bound is None else cores / bound
             rows.append((system.name, test.name, late, late_by, cores, cores_by, bound, ratio))
             kept[system.name, test.name] = late <= LATE

@@ -6,7 +6,7 @@ the capacity is known: one worker, requests of a known cost. Intervals are of 95
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -17,6 +17,7 @@ from roma.lab.experiments import bursts, ladder
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table
 from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.lab import Lab
+from roma.lab.experiments.workloads import one_worker
 from roma.lab.sim.result import SimulationResult
 from roma.lab.sim.scenario import ExecutorFault, from_config
 from roma.lab.sim.simulation import Simulation
@@ -61,15 +62,8 @@ class PromiseWorld:
 
     def config(self) -> Config:
         """Return the configuration: models and a worker, every other key at its default."""
-        return Config.model_validate(
-            {
-                "models": {
-                    name: {"path": name, **dict(model)} for name, model in self.models.items()
-                },
-                "workers": [{"name": "w", "cores": CORES}],
-                "plant": {"duration": self.duration, "models": dict(self.plant)},
-            }
-        )
+        file = one_worker(self.models, self.plant, cores=CORES, duration=self.duration)
+        return Config.model_validate(file)
 
 
 def _simulate(job: tuple[PromiseWorld, int]) -> SimulationResult:
@@ -144,11 +138,6 @@ def _in_time(result: SimulationResult) -> float:
     return (model.answered - model.late) / result.seconds / CAPACITY
 
 
-def _late(result: SimulationResult) -> float:
-    first = result.models[0]
-    return first.violations / first.arrivals
-
-
 def _run(lab: Lab) -> Output:
     small = (_overloads(lab), _neighbours(lab), _rare(lab), _idle(lab), *bursts.tables(lab))
     parts = (*small, *ladder.tables(lab))
@@ -157,16 +146,9 @@ def _run(lab: Lab) -> Output:
     )
 
 
-def _simulated(lab: Lab, worlds: Sequence[PromiseWorld]) -> list[list[SimulationResult]]:
-    """Return the runs of each world, one per seed."""
-    found = lab.map(_simulate, [(world, seed) for world in worlds for seed in lab.seeds])
-    n = len(lab.seeds)
-    return [found[i : i + n] for i in range(0, len(found), n)]
-
-
 def _overloads(lab: Lab) -> tuple[Table, list[Check]]:
     cells = [(s, load, noise) for noise in NOISES for s in SERVICES for load in LOADS]
-    found = _simulated(lab, [_overload(*cell) for cell in cells])
+    found = lab.by_seed(_simulate, [_overload(*cell) for cell in cells])
     kept = {
         cell: interval([_in_time(r) for r in results])
         for cell, results in zip(cells, found, strict=True)
@@ -199,8 +181,8 @@ def _overloads(lab: Lab) -> tuple[Table, list[Check]]:
 
 
 def _neighbours(lab: Lab) -> tuple[Table, list[Check]]:
-    found = _simulated(lab, [_beside(neighbour) for neighbour in NEIGHBOURS.values()])
-    late = [[_late(r) for r in results] for results in found]
+    found = lab.by_seed(_simulate, [_beside(neighbour) for neighbour in NEIGHBOURS.values()])
+    late = [[r.models[0].late_share for r in results] for results in found]
     alone = late[0]
     rows: list[tuple[Cell, ...]] = []
     checks: list[Check] = []
@@ -218,8 +200,8 @@ def _neighbours(lab: Lab) -> tuple[Table, list[Check]]:
 
 
 def _rare(lab: Lab) -> tuple[Table, list[Check]]:
-    (results,) = _simulated(lab, [RARE])
-    late, half = interval([_late(r) for r in results])
+    (results,) = lab.by_seed(_simulate, [RARE])
+    late, half = interval([r.models[0].late_share for r in results])
     table = Table(
         "promise-rare",
         "0.25 core-seconds within 0.6 s, after a minute of silence",
@@ -232,8 +214,8 @@ def _rare(lab: Lab) -> tuple[Table, list[Check]]:
 
 def _idle(lab: Lab) -> tuple[Table, list[Check]]:
     cells = [(services, rate) for services in SERVICES for rate in IDLE_RATES]
-    found = _simulated(lab, [_after_idle(*cell) for cell in cells])
-    late = [fmean(_late(r) for r in results) for results in found]
+    found = lab.by_seed(_simulate, [_after_idle(*cell) for cell in cells])
+    late = [fmean(r.models[0].late_share for r in results) for results in found]
     rows: list[tuple[Cell, ...]] = [
         (f"{services:g} × service", *late[i * len(IDLE_RATES) : (i + 1) * len(IDLE_RATES)])
         for i, services in enumerate(SERVICES)

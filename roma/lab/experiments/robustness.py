@@ -6,7 +6,6 @@ from typing import Any
 
 from roma.lab.experiments import systems
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table
-from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.lab import CaseSummary, Lab, LabCase
 from roma.lab.experiments.workloads import ALL_APPS, NOISY, Workload
 from roma.lab.sim.scenario import ExecutorFault, SupervisorFault
@@ -69,13 +68,8 @@ def _run(lab: Lab) -> Output:
     for workload in WORKLOADS:
         for disturbance in _fitting(workload):
             found: list[CaseSummary] = [next(summaries) for _ in SYSTEMS]
-            rows.append(
-                (
-                    workload.title,
-                    disturbance.name,
-                    *(x for s in found for x in _figures(s)),
-                )
-            )
+            figures = (x for s in found for x in s.figures)
+            rows.append((workload.title, disturbance.name, *figures))
             checks.extend(
                 Check(
                     f"{workload.title}, {disturbance.name}: {system.name} {s.late_share:.2%} late "
@@ -94,13 +88,6 @@ def _run(lab: Lab) -> Output:
     note = f"± is an interval of 95 % over {len(lab.seeds)} seeds."
     table = Table("robustness", title, tuple(columns), rows, note)
     return Output((table,), checks=tuple(checks))
-
-
-def _figures(summary: CaseSummary) -> tuple[float | None, ...]:
-    """Return late share and core-seconds, each with its interval."""
-    results = summary.results
-    late = interval([r.late_share for r in results])
-    return *late, *interval([r.core_seconds for r in results])
 
 
 def _fitting(workload: Workload) -> tuple[Perturbation, ...]:

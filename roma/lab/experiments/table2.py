@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from roma.lab.experiments import systems, workloads
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table
-from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.lab import CaseSummary, Lab, LabCase
 from roma.lab.experiments.workloads import Workload
 
@@ -118,8 +117,8 @@ def compare(lab: Lab, tests: Sequence[Workload], name: str, title: str) -> Outpu
         for case, summary in zip(cases, summaries, strict=True)
     }
     rows = [
-        _row(case.workload, case.system.name, found[case.workload.title, case.system.name])
-        for case in cases
+        _row(case.workload, case.system.name, summary)
+        for case, summary in zip(cases, summaries, strict=True)
     ]
     checks = (*_checks(found), *_orders(found, [test.title for test in tests]))
     return Output((Table(name, title, COLUMNS, rows, NOTE),), checks=checks)
@@ -153,8 +152,7 @@ def _row(test: Workload, system: str, s: CaseSummary) -> tuple[Cell, ...]:
         paper[2],
         s.windows_over,
         paper[3],
-        *interval([r.late_share for r in s.results]),
-        *interval([r.core_seconds for r in s.results]),
+        *s.figures,
         paper[4],
     )
 

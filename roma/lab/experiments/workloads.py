@@ -13,7 +13,7 @@ The service times are not in the ROMA paper. Those used for its four models are 
 `roma experiment run roma-sensitivity` (all x 0.7 and x 1.4) shows the results that depend on them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -204,6 +204,21 @@ class Workload:
         return {"min": cores, "max": cores}
 
 
+def one_worker(
+    models: Mapping[str, Mapping[str, Any]],
+    plant: Mapping[str, Any],
+    *,
+    cores: float,
+    duration: float,
+) -> dict[str, Any]:
+    """Return a roma.yaml with these sections of models and plant, and a worker."""
+    return {
+        "models": {name: {"path": name, **model} for name, model in models.items()},
+        "workers": [{"name": "w", "cores": cores}],
+        "plant": {"duration": duration, "models": dict(plant)},
+    }
+
+
 def _sla(response_time: float, system: System) -> dict[str, Any]:
     sla: dict[str, Any] = {"response_time": response_time}
     if system.deadline is not None:
@@ -306,6 +321,11 @@ NOISY = Workload(
     gpus=0,
 )
 PARETO = (*TABLE1, IDLE_BURST, DIURNAL, BURSTY, NOISY, OVERLOAD)
+
+
+def pareto(traces: Path | None) -> tuple[Workload, ...]:
+    """Return PARETO; with a directory of public traces, the workloads that they drive, too."""
+    return PARETO if traces is None else PARETO + recorded_workloads(traces)
 
 
 def recorded_workloads(directory: Path) -> tuple[Workload, ...]:

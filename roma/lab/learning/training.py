@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 
 from dispatcher.schedulers.qos.heuristic import Qos
-from dispatcher.schedulers.qos.learned import QosRl
 from roma.config.policy_file import (
     FORMAT,
     Policy,
@@ -130,9 +129,9 @@ def train(
     with _processes(course.processes) as each:
         first = told.seed * 10_000_000
         exams = range(first + UNSEEN, first + UNSEEN + course.exams)
-        teacher = _mean(each(partial(_score, task, blank, Qos), exams))
+        teacher = _mean(each(partial(score, task, blank, kind=Qos), exams))
         lessons = range(first, first + course.imitations)
-        taught: list[Rollout] = each(partial(_roll, task, blank, True), lessons)
+        taught: list[Rollout] = each(partial(roll, task, blank, teach=True), lessons)
         states = np.concatenate([r.states for r in taught])
         learner = Learner(states, len(blank.actions), told.seed, rate=RATES[0])
         learner.imitate(taught, course.epochs)
@@ -140,7 +139,7 @@ def train(
         for done in range(course.rounds + 1):
             policy = _written(blank, learner)
             if done % course.every == 0 or done == course.rounds:
-                found = _mean(each(partial(_score, task, policy, QosRl), exams))
+                found = _mean(each(partial(score, task, policy), exams))
                 if found > most:
                     best, most = policy, found
                 on_progress(TrainingRound(done, found, most, teacher))
@@ -149,10 +148,8 @@ def train(
             begin = first + course.imitations + done * course.stretches
             part = done / max(1, course.rounds - 1)
             learner.set_rate(_between(RATES, part))
-            rollouts = each(
-                partial(_roll, task, policy, False), range(begin, begin + course.stretches)
-            )
-            learner.improve(rollouts, _between(ENTROPY, part))
+            stretches = range(begin, begin + course.stretches)
+            learner.improve(each(partial(roll, task, policy), stretches), _between(ENTROPY, part))
     training = told.model_copy(
         update={"rounds": course.rounds, "score": round(most, 4), "teacher": round(teacher, 4)}
     )
@@ -178,14 +175,6 @@ def _written(blank: Policy, learner: Any) -> Policy:
 
 def _rounded(array: Any) -> Any:
     return np.round(np.asarray(array, float), DIGITS).tolist()
-
-
-def _roll(task: Task, policy: Policy, teach: bool, seed: int) -> Rollout:
-    return roll(task, policy, seed, teach=teach)
-
-
-def _score(task: Task, policy: Policy, kind: Any, seed: int) -> float:
-    return score(task, policy, seed, kind)
 
 
 def _mean(scores: Sequence[float]) -> float:

@@ -43,22 +43,17 @@ class Noise:
         object.__setattr__(self, "sigma", math.sqrt(math.log(1 + self.spread**2)))
 
 
+@dataclass(slots=True, eq=False)
 class SimulatedDevice:
     """A device: under the rules of a planned one, or plain, running whatever it receives."""
 
-    __slots__ = ("core", "delay", "group", "models", "name", "wakeup")
-
-    def __init__(
-        self, name: str, models: Mapping[str, ModelCapabilities], core: DeviceCore | None
-    ) -> None:
-        self.name = name
-        self.models = models
-        self.core = core
-        self.group: list[Infer] = []
-        """INFERs that begin together with one that has not come yet."""
-        self.delay = 0.0
-        """Seconds by which the next action is late."""
-        self.wakeup = math.inf
+    models: Mapping[str, ModelCapabilities]
+    core: DeviceCore | None
+    group: list[Infer] = field(default_factory=list)
+    """INFERs that begin together with one that has not come yet."""
+    delay: float = 0.0
+    """Seconds by which the next action is late."""
+    wakeup: float = math.inf
 
 
 class SimulatedDevices:
@@ -90,7 +85,7 @@ class SimulatedDevices:
         for name, offered in models.items():
             needs = {model: offer.pages for model, offer in offered.items()}
             core = None if pages is None else DeviceCore(pages, needs)
-            self.by_name[name] = SimulatedDevice(name, offered, core)
+            self.by_name[name] = SimulatedDevice(offered, core)
 
     def give(self, device: str, action: Action) -> None:
         """Send an action to a planned device."""

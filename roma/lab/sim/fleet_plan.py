@@ -6,12 +6,8 @@ from dataclasses import dataclass, field
 from dispatcher.schedulers.base import Scheduler
 from roma.config.policy_file import Policy
 from roma.config.scheduling import QualityConfig
-from roma.domain.actions import (
-    ModelCapabilities,
-)
-from roma.domain.events import (
-    Reason,
-)
+from roma.domain.actions import ModelCapabilities
+from roma.domain.events import Reason
 from roma.domain.model import Request
 from roma.domain.variants import RequestOptions, Variant
 from roma.lab.sim.devices import Noise

@@ -54,6 +54,11 @@ class ModelResult:
         """Requests whose promise was broken: late, refused or failed."""
         return self.late + self.rejected + self.failed
 
+    @property
+    def late_share(self) -> float:
+        """Share of its requests that were late, refused or failed."""
+        return self.violations / max(1, self.arrivals)
+
     @classmethod
     def of(cls, model: str, tally: Tally, queue: ModelQueue) -> "ModelResult":
         """Return the result of a model; `queue` is the dispatcher's."""

@@ -53,7 +53,7 @@ class Scenario:
     hide_age: bool = False
     is_coarse: bool = False
     front_end: float = 0.0
-    faults: tuple[ExecutorFault | SupervisorFault, ...] = field(default=())
+    faults: tuple[ExecutorFault | SupervisorFault, ...] = ()
     script: Mapping[str, Sequence[float]] | None = None
     devices: Mapping[str, ModelCapabilities] = field(default_factory=dict)
     """Models or variants as each planned device measures them; empty without such devices."""
@@ -122,7 +122,7 @@ def _devices(config: Config, plant: PlantConfig) -> dict[str, ModelCapabilities]
 
 
 def seed_of(seed: int, index: int) -> int:
-    """Return a separate seed for stream number `index` of a run."""
+    """Return the seed of stream number `index` of a run; runs of under a million share none."""
     return seed * 1_000_003 + index
 
 

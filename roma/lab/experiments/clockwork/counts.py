@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from roma.lab.sim.fleet_plan import Ended
@@ -21,17 +22,15 @@ KEPT: Final = 1000
 _SCALE: Final = 1 / math.log(GROWTH)
 
 
+@dataclass(slots=True)
 class Latencies:
     """A histogram of seconds with bins of a constant ratio from `lowest` on; `largest` is exact."""
 
-    __slots__ = ("bins", "count", "largest", "lowest", "total")
-
-    def __init__(self, lowest: float = LOWEST) -> None:
-        self.lowest = lowest
-        self.bins = [0] * BINS
-        self.count = 0
-        self.total = 0.0
-        self.largest = 0.0
+    lowest: float = LOWEST
+    bins: list[int] = field(default_factory=lambda: [0] * BINS)
+    count: int = 0
+    total: float = 0.0
+    largest: float = 0.0
 
     def add(self, seconds: float) -> None:
         """Record a sample."""

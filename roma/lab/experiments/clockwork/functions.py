@@ -19,6 +19,7 @@ from statistics import NormalDist
 from typing import Final
 
 from roma.domain.errors import ConfigError
+from roma.lab.sim.scenario import seed_of
 from roma.workload.arrivals import poisson_rates
 
 PER_MODEL: Final = (10, 11)
@@ -52,12 +53,11 @@ def sends(
             (next(rates), _shape(draw) if recorded is None else _shifted(recorded, draw))
             for _ in range(functions)
         ]
-        yield model, poisson_rates(_total(own), seed=seed * 1_000_003 + i)
+        yield model, poisson_rates(_total(own), seed=seed_of(seed, i))
 
 
 def _total(functions: Sequence[tuple[float, Shape]]) -> Iterator[float]:
-    for second in count():
-        yield sum(rate * shape(second) for rate, shape in functions)
+    return (sum(rate * shape(second) for rate, shape in functions) for second in count())
 
 
 def _rates(functions: int, total: float, draw: random.Random) -> Iterator[float]:

@@ -175,13 +175,9 @@ def _draw(figure: "Figure", found: Mapping[tuple[float, str], Mapping[str, Count
     below.set_ylim(bottom=0)
 
 
-def _run(lab: Lab) -> Output:
-    return compare(lab)
-
-
 ISOLATION = Experiment(
     "clockwork-isolation",
     "Clockwork's Fig. 8: tight SLOs beside batch clients that would fill every device",
-    _run,
+    compare,
     seeds=1,
 )

@@ -10,7 +10,6 @@ from dispatcher.schedulers.clockwork.policy import Clockwork
 from roma.lab.experiments.base import Check, Column, Experiment, Output, Picture, Table
 from roma.lab.experiments.clockwork.runs import PAGES, Clients, FleetTrial, over_seeds, resnets
 from roma.lab.experiments.lab import Lab
-from roma.lab.sim.devices import Noise
 from roma.lab.sim.fleet_plan import FleetPlan
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ def trial(models: int, rate: float, slo: float, seconds: float = SECONDS) -> Fle
         pages=PAGES,
         deadline=slo,
         policy=Clockwork,
-        noise=Noise(),
     )
     clients = Clients("all", tuple(plan.models), rate=rate / models)
     return FleetTrial(plan, (clients,), WARM_UP, WARM_UP + seconds)

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import count, repeat
 
 from roma.device.models_table import offers
 from roma.domain.actions import ModelCapabilities
@@ -11,6 +11,7 @@ from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.lab import Lab
 from roma.lab.sim.fleet import Fleet
 from roma.lab.sim.fleet_plan import Ended, FleetPlan
+from roma.lab.sim.scenario import seed_of
 from roma.workload.arrivals import poisson_rates
 
 PAGES = 31 * 1024 // 16
@@ -22,9 +23,6 @@ THINK_TIME = 1e-4
 BACK_OFF = 1e-3
 """Seconds after which a client of a closed loop repeats a refused request. Without a pause,
 immediate refusals would cause immediate retries, and the run would consist of nothing else."""
-
-STREAMS = 1_000_003
-"""Streams per seed; more than any run has models, so that two runs never share one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +50,10 @@ class FleetTrial:
     end: float
 
 
-def resnets(count: int, prefix: str = "resnet50") -> Mapping[str, ModelCapabilities]:
+def resnets(copies: int, prefix: str = "resnet50") -> Mapping[str, ModelCapabilities]:
     """Return copies of ResNet50 with the paper's measurements (Table 1)."""
     offer = next(iter(offers({"resnet50": 1}).values()))
-    return {f"{prefix}-{i}": offer for i in range(count)}
+    return {f"{prefix}-{i}": offer for i in range(copies)}
 
 
 def simulate(trial: FleetTrial) -> dict[str, Counts]:
@@ -70,11 +68,10 @@ def simulate(trial: FleetTrial) -> dict[str, Counts]:
             send_next(fleet, ended, clients.slo)
 
     fleet = Fleet(trial.plan, on_end=on_end)
-    stream = trial.plan.seed * STREAMS
+    streams = count(1)
     for clients in trial.clients:
         for model in clients.models:
-            stream += 1
-            for times in _times(clients, stream):
+            for times in _times(clients, seed_of(trial.plan.seed, next(streams))):
                 fleet.send(model, times, clients.slo)
     fleet.run(trial.end)
     return found
@@ -98,17 +95,14 @@ def _times(clients: Clients, stream: int) -> Iterator[Iterator[float]]:
 
 def over_seeds(lab: Lab, trials: Sequence[FleetTrial]) -> list[dict[str, Counts]]:
     """Return the counts of every trial, in order, each summed over the lab's seeds."""
-    jobs = [replace(t, plan=replace(t.plan, seed=seed)) for t in trials for seed in lab.seeds]
-    results = lab.map(simulate, jobs)
-    merged = []
-    n = len(lab.seeds)
-    for i in range(0, len(results), n):
-        first, *others = results[i : i + n]
+    results = lab.by_seed(
+        simulate, trials, lambda trial, seed: replace(trial, plan=replace(trial.plan, seed=seed))
+    )
+    for first, *others in results:
         for other in others:
             for group, counts in other.items():
                 first[group].merge(counts)
-        merged.append(first)
-    return merged
+    return [first for first, *_ in results]
 
 
 def milliseconds(seconds: float | None) -> float | None:

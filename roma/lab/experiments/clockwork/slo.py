@@ -12,7 +12,7 @@ from dispatcher.schedulers.base import Scheduler
 from dispatcher.schedulers.clockwork.policy import Clockwork, ClockworkPaper
 from dispatcher.schedulers.roma import Roma
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
-from roma.lab.experiments.clockwork.batching import BatchingEdf, BatchingFcfs
+from roma.lab.experiments.clockwork.batching import EXECUTIONS, BatchingEdf, BatchingFcfs
 from roma.lab.experiments.clockwork.clipper import Clipper
 from roma.lab.experiments.clockwork.counts import Counts
 from roma.lab.experiments.clockwork.runs import (
@@ -46,9 +46,6 @@ NEVER = 1000.0
 
 PAPER: Mapping[tuple[str, float], float] = {("Clockwork", 0.5): 800.0}
 """Goodput (r/s) where §6.1 gives it in words; its Fig. 5 is a plot."""
-
-PAPER_LONGEST = 0.3
-"""Seconds: the longest latency at an SLO of 500 ms, 15 batches of 16 with 20 ms each (§6.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +144,7 @@ NOTE = (
 
 def ideal(slo: float, latency: float = 1e-4) -> float:
     """Return the goodput (r/s) of a device that always runs the best batch that fits the SLO."""
-    executions = next(iter(resnets(1).values())).executions
-    fitting = [b / s for b, s in executions.items() if s + 2 * latency <= slo]
+    fitting = [b / s for b, s in EXECUTIONS.items() if s + 2 * latency <= slo]
     return max(fitting, default=0.0)
 
 
@@ -212,7 +208,7 @@ def disturb(
                     f"SLO {slo * 1e3:.0f} ms, {DELAY * 1e3:.0f} ms late {len(struck)} times: the "
                     f"last late answer comes {longest * 1e3:.0f} ms after a delay (at most the "
                     "delay and three batches: the one that ran, the one it struck and the next)",
-                    longest <= DELAY + 3 * max(next(iter(resnets(1).values())).executions.values()),
+                    longest <= DELAY + 3 * max(EXECUTIONS.values()),
                 )
             )
     table = Table(

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from dispatcher.schedulers.clockwork.policy import Clockwork
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
 from roma.lab.experiments.clockwork.counts import Counts
-from roma.lab.experiments.clockwork.runs import PAGES, STREAMS, milliseconds, resnets
+from roma.lab.experiments.clockwork.runs import PAGES, milliseconds, resnets
 from roma.lab.experiments.lab import Lab
 from roma.lab.sim.fleet import Fleet
 from roma.lab.sim.fleet_plan import Ended, FleetPlan, Prediction
+from roma.lab.sim.scenario import seed_of
 from roma.workload.arrivals import poisson_rates
 
 if TYPE_CHECKING:
@@ -138,10 +139,9 @@ def simulate(setup: Setup) -> list[Bucket]:
 
     plan = FleetPlan({**major, **minor}, 1, setup.pages, SLO, Clockwork, seed=setup.seed)
     fleet = Fleet(plan, on_end=on_end, on_action=on_action)
-    stream = setup.seed * STREAMS
-    fleet.send("minor-0", poisson_rates(repeat(MINOR_RATE), seed=stream))
+    fleet.send("minor-0", poisson_rates(repeat(MINOR_RATE), seed=seed_of(setup.seed, 0)))
     for i, model in enumerate(major):
-        fleet.send(model, poisson_rates(rates(i, setup), seed=stream + i + 1))
+        fleet.send(model, poisson_rates(rates(i, setup), seed=seed_of(setup.seed, i + 1)))
     fleet.run(setup.end)
     return buckets.found
 
@@ -172,10 +172,8 @@ NOTE = (
 
 def compare(lab: Lab, setups: Sequence[Setup] = SETUPS) -> Output:
     """Return each setup by stretches of time."""
-    jobs = [replace(setup, seed=seed) for setup in setups for seed in lab.seeds]
-    results = lab.map(simulate, jobs)
-    n = len(lab.seeds)
-    found = {setup: _merged(results[i * n : (i + 1) * n]) for i, setup in enumerate(setups)}
+    runs = lab.by_seed(simulate, setups, lambda setup, seed: replace(setup, seed=seed))
+    found, n = dict(zip(setups, map(_merged, runs), strict=True)), len(lab.seeds)
     rows = [_row(setup, bucket, n) for setup, buckets in found.items() for bucket in buckets]
     table = Table(
         "clockwork-thousands", "Thousands of models on one device (Fig. 6)", COLUMNS, rows, NOTE

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ SECONDS = 60.0
 BUCKET = 10.0
 QUANTILES = (0.5, 0.99, 0.999, 0.9999)
 
-PAPER = {"INFER": (55e-6, 144e-6), "LOAD": (348e-6, 431e-6)}
+PAPER: Mapping[str, tuple[float, float]] = {"INFER": (55e-6, 144e-6), "LOAD": (348e-6, 431e-6)}
 """p99 of the time that actions took longer and shorter than predicted, in seconds (§6.5, Fig.
 10)."""
 
@@ -160,10 +160,7 @@ ERROR_COLUMNS = (
 def compare(lab: Lab, job: TraceJob | None = None) -> Output:
     """Return the fleet's run by stretches of time, and the errors of its predictions."""
     base = job or TraceJob(0, None)
-    jobs = [
-        TraceJob(seed, lab.traces, base.copies, base.devices, base.rate, base.seconds)
-        for seed in lab.seeds
-    ]
+    jobs = [replace(base, seed=seed, traces=lab.traces) for seed in lab.seeds]
     runs: list[TraceResult] = lab.map(simulate, jobs)
     rows = [_row(runs, i) for i in range(len(runs[0].buckets))]
     source = "its shapes of functions from the recorded sample" if lab.traces else "synthetic"
@@ -219,25 +216,14 @@ def _error_rows(runs: Sequence[TraceResult]) -> Sequence[tuple[Cell, ...]]:
         errors = Errors()
         for run in runs:
             errors.merge(run.errors[kind])
-        paper: Mapping[str, tuple[float, float]] = PAPER
-        late, early = paper.get(kind, (PAPER_COMPLETION, None))
-        all_of_them = errors.late.count + errors.early.count
+        late, early = PAPER.get(kind, (PAPER_COMPLETION, None))
+        total = max(1, errors.late.count + errors.early.count)
         for name, found, theirs in (
             ("longer", errors.late, late),
             ("shorter", errors.early, early),
         ):
-            quantiles = [milliseconds(found.quantile(q)) for q in QUANTILES]
-            share = found.count / max(1, all_of_them)
-            rows.append(
-                (
-                    kind,
-                    name,
-                    share,
-                    *quantiles,
-                    milliseconds(found.largest),
-                    milliseconds(theirs),
-                )
-            )
+            times = [*map(found.quantile, QUANTILES), found.largest, theirs]
+            rows.append((kind, name, found.count / total, *map(milliseconds, times)))
     return rows
 
 

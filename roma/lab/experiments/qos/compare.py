@@ -31,7 +31,6 @@ from roma.lab.experiments.qos.setting import (
     TUNED,
     Part,
     Queries,
-    queries,
 )
 
 if TYPE_CHECKING:
@@ -179,19 +178,8 @@ def _limits(
     return limits
 
 
-def _queries(trial: Trial) -> Queries:
-    return queries(
-        trial.part,
-        trial.load,
-        trial.seed,
-        traces=trial.traces,
-        seconds=trial.seconds,
-        speed=trial.speed,
-    )
-
-
 def _in_order(trial: Trial) -> float:
-    return bounds.in_order(_queries(trial), trial.kinds[0])
+    return bounds.in_order(trial.queries(), trial.kinds[0])
 
 
 def _sample(trial: Trial, at: float) -> tuple[float, float]:
@@ -204,7 +192,7 @@ def _sample(trial: Trial, at: float) -> tuple[float, float]:
 
 def _priced(job: tuple[Trial, float]) -> float:
     trial, at = job
-    asked, (begin, end) = _queries(trial), _sample(trial, at)
+    asked, (begin, end) = trial.queries(), _sample(trial, at)
     chosen = (asked.sent >= begin) & (asked.sent < end)
     return bounds.priced(Queries(asked.sent[chosen], asked.arrived[chosen]), trial.kinds)
 

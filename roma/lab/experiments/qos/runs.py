@@ -10,7 +10,17 @@ from dispatcher.state.utility import linear, value
 from roma.config.policy_file import Policy
 from roma.config.scheduling import QualityConfig
 from roma.domain.events import Command, Event, Execute
-from roma.lab.experiments.qos.setting import HARD, MODEL, SOFT, TINY, VARIANTS, Part, plan, queries
+from roma.lab.experiments.qos.setting import (
+    HARD,
+    MODEL,
+    SOFT,
+    TINY,
+    VARIANTS,
+    Part,
+    Queries,
+    plan,
+    queries,
+)
 from roma.lab.sim.fleet import Fleet
 from roma.lab.sim.fleet_plan import Ended
 
@@ -37,6 +47,17 @@ class Trial:
     def load(self) -> float:
         """The mean load, in queries per second."""
         return self.part.rate(self.kinds) if self.rate is None else self.rate
+
+    def queries(self) -> Queries:
+        """Draw its queries."""
+        return queries(
+            self.part,
+            self.load,
+            self.seed,
+            traces=self.traces,
+            seconds=self.seconds,
+            speed=self.speed,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +105,7 @@ def run(trial: Trial) -> Scores:
 
 def watch(trial: Trial) -> tuple[Scores, list[Dispatch]]:
     """Simulate a trial; return every batch as well."""
-    asked = queries(
-        trial.part,
-        trial.load,
-        trial.seed,
-        traces=trial.traces,
-        seconds=trial.seconds,
-        speed=trial.speed,
-    )
+    asked = trial.queries()
     ends: list[tuple[float, float, bool, float]] = []
 
     def on_end(ended: Ended) -> None:
