@@ -9,7 +9,7 @@ dispatcher chooses what to load, evict, batch, execute together or refuse.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from roma.domain.actions import Action, ActionOutcome, ActionStatus, Discard, Infer, Load, Unload
@@ -27,14 +27,12 @@ class Begin:
 Step = Begin | ActionOutcome
 
 
+@dataclass(slots=True)
 class _Lane:
     """A kind of action: the waiting ones by `earliest`, and those that run, since when."""
 
-    __slots__ = ("running", "waiting")
-
-    def __init__(self) -> None:
-        self.running: dict[int, tuple[Infer | Load, float]] = {}
-        self.waiting: list[tuple[float, int, tuple[Infer | Load, ...]]] = []
+    running: dict[int, tuple[Infer | Load, float]] = field(default_factory=dict)
+    waiting: list[tuple[float, int, tuple[Infer | Load, ...]]] = field(default_factory=list)
 
 
 class DeviceCore:
@@ -51,7 +49,7 @@ class DeviceCore:
         self._sequence = 0
 
     def __repr__(self) -> str:
-        return f"<WorkerCore: {len(self.loaded)} loaded, {self.free} of {self.pages} pages free>"
+        return f"<DeviceCore: {len(self.loaded)} loaded, {self.free} of {self.pages} pages free>"
 
     def submit(self, action: Action, now: float) -> list[Step]:
         """Take an action; return the steps that follow, in order."""
@@ -116,7 +114,7 @@ class DeviceCore:
 
     @staticmethod
     def _unknown(action: Infer | Load, now: float) -> ActionOutcome:
-        detail = f"model = {action.model}: must be one that this worker has"
+        detail = f"model = {action.model}: must be one that this device has"
         return ActionOutcome(action.id, ActionStatus.INVALID, now, now, detail)
 
     def _begins(self, lane: _Lane, action: Infer | Load, now: float, steps: list[Step]) -> bool:

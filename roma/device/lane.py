@@ -39,12 +39,7 @@ class WorkThread:
     @staticmethod
     def here(work: Work, done: Done) -> None:
         """Run `work` in the calling thread, then call `done`, as `begin` does."""
-        value, error = None, None
-        try:
-            value = work()
-        except Exception as fault:  # as in a thread: it is the action's outcome
-            error = fault
-        done(value, error)
+        done(*_outcome(work))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` in the thread and return its value, or raise its error."""
@@ -70,14 +65,9 @@ class WorkThread:
         tighten()
         while (item := self._queue.get()) is not None:
             work, done = item
-            value, error = None, None
-            try:
-                value = work()
-            except Exception as fault:  # whatever a model does is its action's outcome
-                error = fault
-            self._tell(partial(done, value, error))
+            self._tell(partial(done, *_outcome(work)))
             # A waiting thread must not hold the last batch in memory.
-            del item, work, done, value, error
+            del item, work, done
         self._tell(self._ended.set)
 
     def _tell(self, call: Callable[[], Any]) -> None:
@@ -85,3 +75,11 @@ class WorkThread:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError:  # the loop is closed: the program did not wait for this lane
             _log.debug("a lane ended after its loop")
+
+
+def _outcome(work: Work) -> tuple[Any, Exception | None]:
+    """Return the value of `work` or its error: whatever a model does is its action's outcome."""
+    try:
+        return work(), None
+    except Exception as error:
+        return None, error

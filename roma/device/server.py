@@ -102,7 +102,7 @@ class DeviceServer:
         self._dispatcher: _Link | None = None
 
     def __repr__(self) -> str:
-        return f"<WorkerServer {self.settings.name}: {self._dispatcher or 'no dispatcher'}>"
+        return f"<DeviceServer {self.settings.name}: {self._dispatcher or 'no dispatcher'}>"
 
     @property
     def address(self) -> tuple[str, int]:
@@ -152,7 +152,7 @@ class DeviceServer:
         token = self.settings.token
         if token is not None and not token.value.matches(message.token):
             _log.warning("%s: its token is not accepted", link)
-            link.refuse("token: is not the one that this worker was given")
+            link.refuse("token: is not the one that this device was given")
         elif self._dispatcher is not None:
             _log.warning("%s: another dispatcher is connected: %s", link, self._dispatcher)
             link.refuse(f"a device takes one dispatcher: {self._dispatcher} is connected")

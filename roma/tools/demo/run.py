@@ -27,7 +27,9 @@ from roma.tools.demo.table import LiveTable, console
 from roma.tools.demo.watch import PERIOD, DemoWatch, watching
 from roma.tools.load import RequestEnd, RequestResult, Stream, run_load
 from roma.workload.arrivals import Profile, RateStep, poisson
+from supervisor.actuators.host import read_host
 from supervisor.cgroups import Group, find_hierarchy
+from supervisor.contention import HostReading
 
 READY_LIMIT = 120.0
 """Seconds for both models to load and warm up on a busy machine."""
@@ -213,7 +215,7 @@ class _Demo:
     ) -> verdict.Evidence:
         for kernel in watch.kernel.values():
             kernel.changes, kernel.core_seconds, kernel.used_seconds = 0, 0.0, 0.0
-        steal = _CpuTimes.now()
+        host = read_host()
         showing = asyncio.create_task(self._show(watch))
         try:
             report = await run_load(streams, url, on_result=self._check)
@@ -232,7 +234,7 @@ class _Demo:
             changes={model: k.changes for model, k in kernels.items()},
             checked=self._checked,
             correct=self._correct,
-            steal=_CpuTimes.now().stolen_since(steal),
+            steal=_stolen(host, read_host(), report.elapsed),
             config=config,
             profiles=dict(self._profiles),
             arrivals={stream.model: stream.arrivals for stream in streams},
@@ -276,22 +278,11 @@ class _Demo:
                 await asyncio.sleep(PERIOD)
 
 
-@dataclass(frozen=True, slots=True)
-class _CpuTimes:
-    """The machine's CPU time so far, in ticks; `stolen` by its hypervisor. proc(5), /proc/stat."""
-
-    total: int
-    stolen: int
-
-    @classmethod
-    def now(cls) -> "_CpuTimes":
-        fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
-        ticks = [int(field) for field in fields]
-        return cls(sum(ticks[:8]), ticks[7])
-
-    def stolen_since(self, earlier: "_CpuTimes") -> float:
-        total = self.total - earlier.total
-        return (self.stolen - earlier.stolen) / total if total else 0.0
+def _stolen(before: HostReading | None, after: HostReading | None, seconds: float) -> float:
+    """Return the share of the machine's CPU time that its hypervisor took; 0 if unknown."""
+    if before is None or after is None:
+        return 0.0
+    return (after.stolen - before.stolen) / (after.cpus * seconds)
 
 
 def _groups(config: roma_config.Config) -> dict[str, Group]:

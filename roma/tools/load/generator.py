@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise, repeat
 
 from roma.tools.load.client import PredictClient, RestClient, allow_connections
 from roma.tools.load.errors import LoadInputError, NoAnswerError
@@ -193,10 +193,9 @@ class LoadRun:
             await asyncio.sleep(early)
 
     def _schedule(self) -> Iterator[tuple[float, int, int]]:
-        def one(which: int, stream: Stream) -> Iterator[tuple[float, int, int]]:
-            return ((due, which, index) for index, due in enumerate(stream.arrivals))
-
-        return heapq.merge(*(one(which, stream) for which, stream in enumerate(self._plan)))
+        """Return the time, stream and number of every request, in the order of their times."""
+        plan = enumerate(self._plan)
+        return heapq.merge(*(zip(s.arrivals, repeat(which), count()) for which, s in plan))
 
     async def _request(self, ticket: _Ticket, body: bytes) -> None:
         ticket.sent = self._now()

@@ -6,6 +6,7 @@ import platform
 from pathlib import Path
 
 from roma.domain.errors import ActuationError
+from supervisor.actuators.host import PROC, read_host
 from supervisor.cgroups import find_hierarchy
 
 
@@ -27,8 +28,7 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return platform.machine() or "unknown"
 
 
-def busy_seconds(stat: Path = Path("/proc/stat")) -> float:
-    """Return the core-seconds that the whole machine has been busy since it started; proc(5)."""
-    ticks = [int(field) for field in stat.read_text().splitlines()[0].split()[1:9]]
-    idle = ticks[3] + ticks[4]
-    return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK")
+def busy_seconds(proc: Path = PROC) -> float:
+    """Return the core-seconds that the machine has been busy since it started; 0 if unknown."""
+    host = read_host(proc)
+    return 0.0 if host is None else host.busy + host.stolen

@@ -77,7 +77,9 @@ async def measure(config: Config, target: Target, settings: Settings) -> ModelPr
     try:
         async with _serving(config, target, hierarchy) as group:
             url = target.executable.url
-            given = given or await _invented(url, target.model)
+            if given is None:
+                path = f"/v1/models/{target.model}/metadata"
+                given = inputs.invented(target.model, await _get(url, path) or {})
             with _noticing_others(target.model, group, settings.cores):
                 runs = await _cpu(target, url, group, given, settings)
         gpu_times = await _gpu(target, given, settings)
@@ -278,10 +280,6 @@ async def _is_available(url: str, model: str) -> bool:
     status = await _get(url, f"/v1/models/{model}") or {}
     versions = status.get("model_version_status", ())
     return any(version.get("state") == "AVAILABLE" for version in versions)
-
-
-async def _invented(url: str, model: str) -> Inputs:
-    return inputs.invented(model, await _get(url, f"/v1/models/{model}/metadata") or {})
 
 
 async def _get(url: str, path: str) -> dict[str, Any] | None:

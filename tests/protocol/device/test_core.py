@@ -134,7 +134,7 @@ def test_what_is_loaded_already_is_not_loaded_again():
 def test_an_unknown_model_is_told_by_name():
     (outcome,) = DeviceCore(4, NEEDS).submit(infer(1, "other"), 0.0)
     assert outcome.status is ActionStatus.INVALID
-    assert outcome.detail == "model = other: must be one that this worker has"
+    assert outcome.detail == "model = other: must be one that this device has"
 
 
 def test_what_is_dropped_holds_its_model_no_longer_and_what_runs_goes_on():

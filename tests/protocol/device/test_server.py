@@ -148,7 +148,7 @@ async def test_load_without_pages(working, hand):
         ({"inputs": {"x": np.ones((1, 3), np.float32)}}, "input x: shape = [1, 3]: must be"),
         ({"inputs": {"x": np.ones((1, 2))}}, "input x: dtype = float64: must be float32"),
         ({"batch": 3}, "batch = 3: must be one of 1, 2"),
-        ({"model": "z"}, "model = z: must be one that this worker has"),
+        ({"model": "z"}, "model = z: must be one that this device has"),
     ],
 )
 async def test_what_does_not_fit_never_reaches_the_device(working, hand, kwargs, detail):
@@ -285,7 +285,7 @@ async def test_a_token_lets_in_who_shows_it(working, hand, tmp_path):
         for wrong in ("", "x" * 43):
             unknown = await connect(greet=False)
             answer = await unknown.greet(wrong)
-            assert answer == Refused("token: is not the one that this worker was given")
+            assert answer == Refused("token: is not the one that this device was given")
             assert await unknown.read() is None
         link = await connect(greet=False)
         assert isinstance(await link.greet(secret), Hello)

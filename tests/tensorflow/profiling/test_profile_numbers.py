@@ -133,7 +133,9 @@ def test_a_cpu_without_a_name_has_an_architecture(tmp_path):
 def test_busy_is_neither_idle_nor_waiting_for_a_disk(tmp_path):
     stat = tmp_path / "stat"
     stat.write_text("cpu  100 0 50 9000 800 0 25 25 0 0\ncpu0 1 2 3\n")
-    assert machine.busy_seconds(stat) == pytest.approx(2.0)
+    assert machine.busy_seconds(tmp_path) == pytest.approx(2.0)
+    stat.unlink()
+    assert machine.busy_seconds(tmp_path) == 0
 
 
 # ── inputs ───────────────────────────────────────────────────────────────────────────────────
