@@ -89,10 +89,6 @@ class Profile:
         """The number of requests that the profile asks for: the integral of its rate."""
         return sum(step.rate * step.duration for step in self.steps)
 
-    def scaled(self, factor: float) -> "Profile":
-        """Return the profile with every rate multiplied by `factor`."""
-        return Profile(tuple(RateStep(step.rate * factor, step.duration) for step in self.steps))
-
     def warp(self, positions: Iterable[float]) -> Iterator[float]:
         """Map ascending positions of a process of rate 1 onto this profile, until it ends.
 
@@ -146,31 +142,19 @@ def poisson_rates(rates: Iterable[float], *, seed: int) -> Iterator[float]:
     return _warp(steps, accumulate(draw.expovariate(1.0) for _ in count()))
 
 
-def paced(profile: Profile, *, phase: float = 0.0) -> list[float]:
-    """Return evenly spaced send times.
+def paced_stream(profile: Profile, *, phase: float = 0.0) -> Iterator[float]:
+    """Yield evenly spaced send times.
 
     `phase` in [0, 1) delays the first request by a share of the gap, so that several paced streams
     need not send at the same moments. Raises WorkloadError for a phase outside [0, 1).
     """
-    _bound(profile.requests)
-    return list(paced_stream(profile, phase=phase))
-
-
-def paced_stream(profile: Profile, *, phase: float = 0.0) -> Iterator[float]:
-    """Yield the send times of `paced` one at a time."""
     if not 0 <= phase < 1:
         raise WorkloadError(f"phase {phase:g}: must be in [0, 1)")
     return profile.warp(phase + position for position in count())
 
 
-def mmpp(profile: Profile, *, seed: int) -> list[float]:
-    """Return the send times of a Markov-modulated Poisson process with the profile's mean rate."""
-    _bound(profile.requests)
-    return list(mmpp_stream(profile, seed=seed))
-
-
 def mmpp_stream(profile: Profile, *, seed: int) -> Iterator[float]:
-    """Yield the send times of `mmpp` one at a time."""
+    """Yield the send times of a Markov-modulated Poisson process with the profile's mean rate."""
     draw = random.Random(seed)
     steps = _switched(profile.steps, random.Random(f"levels {seed}"))
     return _warp(steps, accumulate(draw.expovariate(1.0) for _ in count()))
@@ -192,18 +176,24 @@ def _switched(steps: Iterable[RateStep], draw: random.Random) -> Iterator[RateSt
         stay -= left
 
 
-def send_times(profile: Profile, process: Process, *, seed: int) -> list[float]:
-    """Return the send times of `process` over `profile`; `seed` also sets a paced stream's phase.
+def stream(profile: Profile, process: Process, *, seed: int) -> Iterator[float]:
+    """Yield the send times of `process` over `profile`; `seed` also sets a paced stream's phase.
 
     Streams with different seeds are independent for every process.
     """
     match process:
         case Process.POISSON:
-            return poisson(profile, seed=seed)
+            return poisson_stream(profile, seed=seed)
         case Process.PACED:
-            return paced(profile, phase=random.Random(seed).random())
+            return paced_stream(profile, phase=random.Random(seed).random())
         case Process.MMPP:
-            return mmpp(profile, seed=seed)
+            return mmpp_stream(profile, seed=seed)
+
+
+def send_times(profile: Profile, process: Process, *, seed: int) -> list[float]:
+    """Return the send times of `stream`."""
+    _bound(profile.requests)
+    return list(stream(profile, process, seed=seed))
 
 
 def from_counts(counts: Iterable[int], *, seed: int | None = None) -> list[float]:

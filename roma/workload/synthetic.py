@@ -8,15 +8,12 @@ The shapes are modelled on these traces (an hour of each; `peak`, `least` and th
 `cv` are shares of the mean; `r60` is the autocorrelation at 60 s; a step is the mean change from
 second to second; sources in `roma.workload.recorded`):
 
-    trace                mean    peak  least  cv    r1    r60   r300  step  seconds without load
-    Autothrottle diurnal 262.6/s  1.47  0.67  0.24  1.00  0.98  0.82  0.4 %   0 %
-    Autothrottle bursty  163.3/s  2.43  0.50  0.51  1.00  0.97  0.51  0.6 %   0 %
-    Azure LLM 2023, code   2.6/s  26.1  0     2.27  0.76  0.05  0.11  63 %   73 %
+    trace                mean    peak  least  cv    r1    r60   r300  step
+    Autothrottle diurnal 262.6/s  1.47  0.67  0.24  1.00  0.98  0.82  0.4 %
+    Autothrottle bursty  163.3/s  2.43  0.50  0.51  1.00  0.97  0.51  0.6 %
 
 The bursty trace has a single burst at three times the surrounding rate, over a fifth of the hour,
-with flanks of a few minutes. In the LLM trace 120 silences (median 3 s, mean 21 s, 90th percentile
-56 s, longest 216 s) separate periods of load (median 5 s, mean 7.6 s, longest 37 s) of 9.7/s on
-average.
+with flanks of a few minutes.
 """
 
 import math
@@ -113,46 +110,6 @@ def noisy(
     return _scaled(shape, rate, seconds, f"noisy {seed}")
 
 
-def on_off(
-    rate: float,
-    seconds: int,
-    *,
-    seed: int,
-    idle: float = 21.0,
-    busy: float = 7.6,
-    noise: float = 0.73,
-    memory: float = 5.0,
-) -> Iterator[float]:
-    """Yield silences of `idle` s on average, alternating with load of `busy` s on average.
-
-    Lengths are lognormal with the spreads of the LLM trace. A silence lasts at most ten times the
-    mean (the longest recorded one) or a quarter of the run, so that short runs contain load.
-    """
-    _at_least("idle", idle, 0.0)
-    _at_least("busy", busy, 1.0)
-
-    longest = min(10 * idle, seconds / 4)
-
-    def lengths(draw: random.Random) -> Iterator[float]:
-        while True:
-            yield min(_lognormal(draw, idle, IDLE_SPREAD), longest)
-            yield max(1.0, _lognormal(draw, busy, BUSY_SPREAD))
-
-    def shape(draw: random.Random) -> Iterator[float]:
-        for on, factor in zip(
-            _alternating(lengths(draw)), _wander(draw, noise, memory), strict=False
-        ):
-            yield factor if on else 0.0
-
-    return _scaled(shape, rate, seconds, f"on_off {seed}")
-
-
-IDLE_SPREAD = math.sqrt(2 * math.log(21 / 3))
-"""σ of the logarithm of a silence's length: for a lognormal, mean / median = exp(σ²/2)."""
-
-BUSY_SPREAD = math.sqrt(2 * math.log(7.6 / 5))
-
-
 def _scaled(shape: Shape, rate: float, seconds: int, seed: str) -> Iterator[float]:
     """Yield the shape scaled to the mean `rate`; text as seed makes shapes independent."""
     _at_least("rate", rate, 0.0)
@@ -188,10 +145,6 @@ def _alternating(lengths: Iterator[float]) -> Iterator[bool]:
             yield on
             left -= 1
         on = not on
-
-
-def _lognormal(draw: random.Random, mean: float, sigma: float) -> float:
-    return mean * draw.lognormvariate(-(sigma**2) / 2, sigma)
 
 
 def _at_least(name: str, value: float, bound: float) -> None:

@@ -1,19 +1,11 @@
 """A `load` of roma.yaml as a stream of send times; memory does not grow with its length."""
 
 import math
-import random
 from collections.abc import Iterable, Iterator
 from itertools import count, repeat
 
 from roma.config.plant import LoadConfig
-from roma.workload.arrivals import (
-    Process,
-    Profile,
-    RateStep,
-    mmpp_stream,
-    paced_stream,
-    poisson_stream,
-)
+from roma.workload.arrivals import Profile, RateStep, stream
 from roma.workload.errors import WorkloadError
 from roma.workload.trace import TraceKind, read_counts, read_trace
 
@@ -40,13 +32,7 @@ def send_times(load: LoadConfig, duration: float, *, seed: int) -> Iterator[floa
             f"plant load: {profile.requests:g} requests in {duration:g} s: must be at most "
             f"{MOST_REQUESTS:g}"
         )
-    match load.process:
-        case Process.POISSON:
-            return poisson_stream(profile, seed=seed)
-        case Process.PACED:
-            return paced_stream(profile, phase=random.Random(seed).random())
-        case Process.MMPP:
-            return mmpp_stream(profile, seed=seed)
+    return stream(profile, load.process, seed=seed)
 
 
 def repeated(times: Iterable[float], length: float) -> Iterator[float]:

@@ -6,13 +6,12 @@ from itertools import islice, pairwise
 
 import pytest
 
-from roma.workload import synthetic
 from roma.workload.arrivals import poisson_rates
 from roma.workload.errors import WorkloadError
-from roma.workload.synthetic import bursty, diurnal, noisy, on_off
+from roma.workload.synthetic import bursty, diurnal, noisy
 
 Generator = Callable[..., Iterator[float]]
-ALL = [diurnal, bursty, noisy, on_off]
+ALL = [diurnal, bursty, noisy]
 SEEDS = range(5)
 HOUR = 3600
 
@@ -153,34 +152,6 @@ def test_without_noise_a_noisy_load_is_constant() -> None:
     assert list(noisy(5.0, 10, seed=1, noise=0.0)) == pytest.approx([5.0] * 10)
 
 
-def test_on_off_is_silent_and_loaded_like_the_recorded_llm_traffic() -> None:
-    idle, busy, silent, cv, peaks, first = [], [], [], [], [], []
-    for seed in range(20):
-        counts = [0.0] * HOUR
-        for t in poisson_rates(on_off(2.57, HOUR, seed=seed), seed=seed):
-            counts[int(t)] += 1
-        idle += spells(counts, idle=True)
-        busy += spells(counts, idle=False)
-        silent.append(sum(c == 0 for c in counts) / HOUR)
-        cv.append(deviation(counts))
-        peaks.append(max(counts) / mean(counts))
-        first.append(correlation(counts, 1))
-    assert mean(silent) == pytest.approx(0.73, abs=0.06)
-    assert mean([float(n) for n in idle]) == pytest.approx(21.0, rel=0.25)
-    assert mean([float(n) for n in busy]) == pytest.approx(7.6, rel=0.25)
-    assert sorted(idle)[len(idle) // 2] <= 5  # most silences are short, a few are long
-    assert 100 < max(idle) <= 211
-    assert mean(cv) == pytest.approx(2.27, abs=0.35)
-    assert mean(peaks) == pytest.approx(26.0, rel=0.3)
-    assert mean(first) == pytest.approx(0.76, abs=0.1)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_a_short_on_off_run_has_silence_and_load(seed: int) -> None:
-    rates = list(on_off(5.0, 300, seed=seed))
-    assert 0.1 < sum(r == 0 for r in rates) / 300 < 0.98
-
-
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
@@ -192,8 +163,7 @@ def test_a_short_on_off_run_has_silence_and_load(seed: int) -> None:
         (bursty, {"share": 1.0}, r"share = 1: must be in \(0, 1\)"),
         (bursty, {"tail": 1.0}, "tail = 1: must be > 1"),
         (bursty, {"ramp": 0.0}, "ramp = 0: must be finite and >= 1"),
-        (on_off, {"busy": 0.5}, "busy = 0.5: must be finite and >= 1"),
-        (on_off, {"memory": math.inf}, "memory = inf: must be finite and >= 0"),
+        (noisy, {"memory": math.inf}, "memory = inf: must be finite and >= 0"),
     ],
 )
 def test_an_impossible_shape_is_refused_by_name(
@@ -205,4 +175,4 @@ def test_an_impossible_shape_is_refused_by_name(
 
 
 def test_no_load_at_all_is_a_load() -> None:
-    assert list(synthetic.on_off(0.0, 5, seed=1)) == [0.0] * 5
+    assert list(noisy(0.0, 5, seed=1)) == [0.0] * 5
