@@ -10,16 +10,13 @@ from typing import Annotated
 from pydantic import Field
 
 from roma.config import yaml_file
+from roma.config.yaml_file import Section
 
 Positive = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
 
 
-class _ProfileSection(yaml_file.Section):
-    """A section of a profile."""
-
-
-class Point(_ProfileSection):
+class Point(Section):
     """A measurement: requests of `batch` inputs, one at a time, under a quota of `cores`."""
 
     cores: Positive
@@ -32,7 +29,7 @@ class Point(_ProfileSection):
     """Number of requests over which the medians are taken."""
 
 
-class ModelProfile(_ProfileSection):
+class ModelProfile(Section):
     """A model: the numbers that laws and simulator use, and the points they come from."""
 
     cost: Positive
@@ -49,7 +46,7 @@ class ModelProfile(_ProfileSection):
     points: tuple[Point, ...] = ()
 
 
-class MachineProfile(_ProfileSection):
+class MachineProfile(Section):
     """Machine of the measurement: a cost is a property of a model *on a machine*."""
 
     cpu: str
@@ -58,7 +55,7 @@ class MachineProfile(_ProfileSection):
     """Date and time, ISO 8601."""
 
 
-class Profiles(_ProfileSection):
+class Profiles(Section):
     """The whole file."""
 
     machine: MachineProfile

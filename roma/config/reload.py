@@ -73,12 +73,10 @@ async def reloads(file: Path, config: Config) -> AsyncIterator[Config]:
             yield config
 
 
-def _changed(
-    file: Path, config: Config, started: Config, servers: Config | None = None
-) -> Config | None:
+def _changed(file: Path, config: Config, started: Config) -> Config | None:
     """Return what `_read` does; a fault is logged."""
     try:
-        return _read(file, config, started, servers)
+        return _read(file, config, started, None)
     except ConfigError as error:
         log.error("%s: nothing is changed: %s", file, error)
         return None

@@ -34,15 +34,8 @@ class ClockOffset:
         """Largest possible error of `value`, in seconds."""
         return min(self._samples)[0] / 2 if self._samples else math.inf
 
-    def to_worker(self, time: float) -> float:
+    def to_device(self, time: float) -> float:
         """Convert a local time to the device's clock."""
-        return time + self._known()
-
-    def from_worker(self, time: float) -> float:
-        """Convert a time on the device's clock to the local clock."""
-        return time - self._known()
-
-    def _known(self) -> float:
         value = self.value
-        assert value is not None, "nothing is known of the worker's clock yet"
-        return value
+        assert value is not None, "nothing is known of the device's clock yet"
+        return time + value

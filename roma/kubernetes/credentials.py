@@ -1,4 +1,4 @@
-"""ClusterCredentials for an API server: a pod's service account, or a kubeconfig.
+"""Credentials for an API server: a pod's service account, or a kubeconfig.
 
 Tokens of service accounts are replaced every hour: their file is read again.
 """

@@ -23,7 +23,9 @@ def exchange_token(config: Config) -> Watched[Token] | None:
 
 def to_dispatchers(config: Config) -> RenewedContext | None:
     """Return the TLS context for calls to dispatchers' admin ports; None without TLS."""
-    if not any(url.startswith("https:") for url in (*config.dispatcher_urls, _admin(config))):
+    if not any(
+        url.startswith("https:") for url in (*config.dispatcher_urls, config.gateway.admin_url)
+    ):
         return None
     admin = config.gateway.admin_tls, "gateway.admin_tls"
     return _context(admin, (config.control.tls, "control.tls"))
@@ -64,7 +66,3 @@ def names(config: Config) -> set[str]:
     found = {urlsplit(url).hostname or "" for url in urls}
     found |= {g.admin_host, g.exchange_address[0], g.metrics_address[0], c.host, *g.admin_names}
     return found - {""}
-
-
-def _admin(config: Config) -> str:
-    return config.gateway.admin_url

@@ -25,16 +25,15 @@ Samples = Iterable[tuple[Sequence[str], float | None]]
 
 def gauge(name: str, help: str, labels: Sequence[str], samples: Samples) -> Metric:  # noqa: A002 - Prometheus' word
     """Return the gauge `roma_NAME`; samples without a value are left out."""
-    family = GaugeMetricFamily(f"roma_{name}", help, labels=labels)
-    for values, value in samples:
-        if value is not None:
-            family.add_metric(values, value)
-    return family
+    return _filled(GaugeMetricFamily(f"roma_{name}", help, labels=labels), samples)
 
 
 def counter(name: str, help: str, labels: Sequence[str], samples: Samples) -> Metric:  # noqa: A002 - as above
     """Return the counter `roma_NAME_total`; samples without a value are left out."""
-    family = CounterMetricFamily(f"roma_{name}", help, labels=labels)
+    return _filled(CounterMetricFamily(f"roma_{name}", help, labels=labels), samples)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, samples: Samples) -> Metric:
     for values, value in samples:
         if value is not None:
             family.add_metric(values, value)

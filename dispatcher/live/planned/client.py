@@ -176,5 +176,5 @@ class ActionClient:
 def _on_its_clock(action: Action, offset: ClockOffset) -> Action:
     if isinstance(action, Unload | Discard):
         return action
-    latest = action.latest if action.latest == math.inf else offset.to_worker(action.latest)
-    return replace(action, earliest=offset.to_worker(action.earliest), latest=latest)
+    latest = action.latest if action.latest == math.inf else offset.to_device(action.latest)
+    return replace(action, earliest=offset.to_device(action.earliest), latest=latest)

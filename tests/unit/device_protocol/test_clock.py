@@ -25,8 +25,7 @@ def test_equal_ways_give_the_offset_itself():
     asked(clock, 5.0, 0.25, 0.25)
     assert clock.value == 5.0
     assert clock.error == 0.25
-    assert clock.to_worker(1.0) == 6.0
-    assert clock.from_worker(6.0) == 1.0
+    assert clock.to_device(1.0) == 6.0
 
 
 def test_the_fastest_answer_counts():
