@@ -9,7 +9,7 @@ seconds; a sender on another host corrects for the difference between the clocks
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 BATCHES = (1, 2, 4, 8, 16)
@@ -190,5 +190,5 @@ class Capabilities:
 
     pages: int
     models: Mapping[str, ModelCapabilities]
-    loaded: tuple[str, ...] = field(default=())
+    loaded: tuple[str, ...] = ()
     together: int = 1

@@ -34,8 +34,7 @@ class Reason(StrEnum):
     QUEUE_FULL = "queue_full"
     PREDICTED_LATE = "predicted_late"
     """At admission, or at the head of the queue: predicted to miss the promise. For a promise on
-    the
-    mean and for low priority: predicted to miss the deadline."""
+    the mean and for low priority: predicted to miss the deadline."""
     DEADLINE = "deadline"
     """In the queue: age plus predicted service exceeds the deadline."""
     NO_EXECUTABLE = "no_executable"
@@ -93,8 +92,7 @@ class LoadEnded:
     """A planned device finished or failed a load; a load that was already abandoned is ignored.
 
     `duration` in seconds; None if nothing was copied. `is_missed`: it could not begin in time,
-    which
-    is no evidence about the next load.
+    which is no evidence about the next load.
     """
 
     load: int
@@ -219,9 +217,8 @@ class Execute:
     """Run these requests of one model as one batch on one executor.
 
     A planned device begins it within `window` (earliest and latest point in time) or not at all.
-    The
-    device knows the model as `variant` and runs a batch of `size`, which may exceed the number of
-    requests. `part` is None for a whole model that runs alone; requests of a segment that is not
+    The device knows the model as `variant` and runs a batch of `size`, which may exceed the number
+    of requests. `part` is None for a whole model that runs alone; requests of a segment that is not
     the last are not answered by it.
     """
 

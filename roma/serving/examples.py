@@ -9,7 +9,7 @@ json_tensor.cc (`FillClassifyRegressRequestFromJson`), classifier.cc and regress
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -64,7 +64,7 @@ def check_classify(signature: ServingSignature) -> None:
     if not outputs.keys() & {"classes", "scores"}:
         raise RequestError(
             'Expected classification signature outputs to contain at least one of "classes" or '
-            f'"scores". Signature was: {signature.name} with outputs {_names(outputs)}'
+            f'"scores". Signature was: {signature.name} with outputs {listed(outputs)}'
         )
 
 
@@ -76,7 +76,7 @@ def check_regress(signature: ServingSignature) -> None:
     if "outputs" not in signature.outputs:
         raise RequestError(
             f"No regression outputs found in SignatureDef: {signature.name} "
-            f"with outputs {_names(signature.outputs)}"
+            f"with outputs {listed(signature.outputs)}"
         )
 
 
@@ -129,7 +129,7 @@ def _check_input(signature: ServingSignature, kind: str) -> None:
     if INPUT not in signature.inputs:
         raise RequestError(
             f"No {kind} inputs found in SignatureDef: {signature.name} "
-            f"with inputs {_names(signature.inputs)}"
+            f"with inputs {listed(signature.inputs)}"
         )
     if signature.inputs[INPUT].dtype != "string":
         dtype = signature.inputs[INPUT].dtype
@@ -191,7 +191,8 @@ def _element(name: str, value: Any) -> tuple[Kind, Any]:
     raise RequestError(f"Feature: {name} has element with unexpected JSON type: {type_name(value)}")
 
 
-def _names(tensors: Mapping[str, Any]) -> str:
+def listed(tensors: Iterable[str]) -> str:
+    """Return the names of tensors as TensorFlow Serving's texts have them."""
     return "{" + ",".join(sorted(tensors)) + "}"
 
 

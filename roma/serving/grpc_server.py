@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from roma.config.sockets import refusal, refuse_taken
 from roma.config.workers import UNIX
+from roma.domain.errors import in_words
 from roma.serving.deadline import TIMEOUT_HEADER, seconds_left
 from roma.serving.errors import Code, ListenError, RequestError
 from roma.serving.health import NAME as HEALTH
@@ -148,11 +149,7 @@ def _bind_socket(server: Any, path: Path) -> None:
         server.add_insecure_port(f"{UNIX}{path.absolute()}")
     except (OSError, RuntimeError) as error:
         why: Exception = error if isinstance(error, OSError) else refusal(path) or error
-        raise ListenError(f"cannot listen on {path}: {_text(why)}") from None
-
-
-def _text(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+        raise ListenError(f"cannot listen on {path}: {in_words(why)}") from None
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
@@ -171,7 +168,7 @@ def _reason(host: str, port: int) -> str:
         with socket.create_server((host, port), family=_family(host)):
             return "gRPC gives no reason"
     except OSError as error:
-        return error.strerror or str(error)
+        return in_words(error)
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -110,13 +110,14 @@ def _check_inputs(sent: Collection[str], wanted: Collection[str]) -> None:
     if len(sent) != len(wanted):
         raise RequestError(
             f"input size does not match signature: {len(sent)}!={len(wanted)} "
-            f"len({_set(sent)}) != len({_set(wanted)}). "
-            f"Sent extra: {_set(extra)}. Missing but required: {_set(missing)}."
+            f"len({examples.listed(sent)}) != len({examples.listed(wanted)}). "
+            f"Sent extra: {examples.listed(extra)}. "
+            f"Missing but required: {examples.listed(missing)}."
         )
     if extra:
         raise RequestError(
             f"input tensor alias not found in signature: {extra[0]}. "
-            f"Inputs expected to be in the set {_set(wanted)}."
+            f"Inputs expected to be in the set {examples.listed(wanted)}."
         )
 
 
@@ -126,7 +127,7 @@ def _check_filter(asked: list[str], outputs: Collection[str]) -> None:
         if alias not in outputs:
             raise RequestError(
                 f"output tensor alias not found in signature: {alias} "
-                f"Outputs expected to be in the set {_set(outputs)}."
+                f"Outputs expected to be in the set {examples.listed(outputs)}."
             )
         if alias in seen:
             raise RequestError(f"duplicate output tensor alias: {alias}")
@@ -151,7 +152,3 @@ def _check_tasks(tasks: Collection[Message], model: LoadedModel) -> None:
         if task.method_name not in (_CLASSIFY, _REGRESS):
             text = f"Unsupported signature method_name: {task.method_name}"
             raise RequestError(text, Code.UNIMPLEMENTED)
-
-
-def _set(names: Collection[str]) -> str:
-    return "{" + ",".join(sorted(names)) + "}"
