@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from roma.config import file_edit, yaml_file
-from roma.config.yaml_file import Fault
+from roma.config.yaml_file import Fault, Section
 from roma.domain.actions import ModelCapabilities
 from roma.domain.errors import ConfigError
 from roma.domain.variants import Variant
@@ -31,18 +31,14 @@ Count = Annotated[int, Field(ge=1, le=4096)]
 Row = tuple[Number, ...]
 
 
-class _PolicySection(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class PolicyVariant(_PolicySection):
+class PolicyVariant(Section):
     """A variant of the model."""
 
     name: str
     accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
-class PolicyDevice(_PolicySection):
+class PolicyDevice(Section):
     """A type of device."""
 
     name: str
@@ -70,14 +66,14 @@ class PolicyDevice(_PolicySection):
         return None
 
 
-class PolicyAction(_PolicySection):
+class PolicyAction(Section):
     """An action: run `batch` requests with a variant. A `batch` of 0 without a variant waits."""
 
     batch: Annotated[int, Field(ge=0, le=4096)]
     variant: str | None = None
 
 
-class PolicyLayer(_PolicySection):
+class PolicyLayer(Section):
     """A fully connected layer: a row of `weights` for each input, a `bias` for each output."""
 
     weights: Annotated[tuple[Row, ...], Field(min_length=1)]
@@ -91,7 +87,7 @@ class PolicyLayer(_PolicySection):
         return self
 
 
-class PolicyTraining(_PolicySection):
+class PolicyTraining(Section):
     """Origin of the weights; for people to read."""
 
     command: str
@@ -104,7 +100,7 @@ class PolicyTraining(_PolicySection):
     """Mean quality of the heuristic that it first imitated, on the same stretches."""
 
 
-class Policy(_PolicySection):
+class Policy(Section):
     """The whole file."""
 
     format: int

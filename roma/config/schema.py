@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import Field, model_validator
 
 from roma.config import checks, policy_file, presets, renamed, yaml_file
 from roma.config import profile as profiles
@@ -99,14 +99,12 @@ def learned_policy(
     return found
 
 
-class _GainsFile(BaseModel):
+class _GainsFile(yaml_file.Section):
     """A file written by `roma design tune`; the origin of the gains is for people to read."""
-
-    model_config = ConfigDict(extra="forbid")
 
     law: str
     gains: dict[str, float | str]
-    provenance: dict[str, Any] = {}
+    provenance: dict[str, Any] = Field(default_factory=dict)
 
 
 def _read_gains(path: Path, law: str) -> dict[str, float | str]:

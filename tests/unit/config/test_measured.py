@@ -56,6 +56,12 @@ def test_gains_of_another_law_are_refused(tmp_path):
         load(tmp_path, control={"gains_file": "gains.yaml"})
 
 
+def test_true_is_no_gain_in_a_file_either(tmp_path):
+    (tmp_path / "true.yaml").write_text(yaml.safe_dump({"law": "pi", "gains": {"K": True}}))
+    with pytest.raises(ConfigError, match=r"true.yaml: gains.K = true: must be a value, not true"):
+        load(tmp_path, control={"law": "pi", "gains_file": "true.yaml"})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

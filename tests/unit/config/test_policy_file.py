@@ -55,6 +55,7 @@ def test_what_is_written_is_what_is_read(tmp_path):
         ({"actions": [{"batch": 1, "variant": "other"}]}, r"actions.0.variant = other: must be on"),
         ({"actions": [{"batch": 1}]}, r"actions.0.variant = None: must be one of good, fast"),
         ({"weights": 1}, r"weights = 1: unknown key"),
+        ({"wait": True}, r"policy.json: wait = true: must be a value, not true or false"),
     ],
 )
 def test_a_policy_that_does_not_fit_is_named_with_its_bound(tmp_path, changes, message):
