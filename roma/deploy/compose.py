@@ -254,7 +254,7 @@ _WORDS = (("Entrypoint", "entrypoint"), ("Cmd", "command"))
 
 def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, Any]:
     """Return dispatcher, supervisor and broker; each gets only the files it needs."""
-    gateway, control = config.gateway, config.control
+    gateway, control, grpc = config.gateway, config.control, config.gateway.grpc_port
     common: dict[str, Any] = {"image": _variable("ROMA_CONTROL_IMAGE"), **_CONFINED, "tmpfs": [TMP]}
     file, sockets = f"./{DEPLOYED}:{CONFIG}:ro", f"sockets:{RUN_DIR}"
     engine = source.workers[0].containers.host.removeprefix("unix://")
@@ -267,7 +267,7 @@ def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, 
             "networks": ["models"],
             "ports": [
                 _published("ROMA_PORT", gateway.port),
-                *_grpc_published(gateway.grpc_port),
+                *([_published("ROMA_GRPC_PORT", grpc)] if grpc is not None else []),
                 _published("ROMA_PAGE_PORT", gateway.admin_port, "ROMA_PAGE_ADDRESS"),
             ],
             # With TLS, on the other port of the same event loop, which needs no certificate.
@@ -351,10 +351,6 @@ def _variable(name: str) -> str:
 
 def _published(variable: str, port: int, address: str = "ROMA_ADDRESS") -> str:
     return f"{_variable(address)}:{_variable(variable)}:{port}"
-
-
-def _grpc_published(port: int | None) -> list[str]:
-    return [] if port is None else [_published("ROMA_GRPC_PORT", port)]
 
 
 def _healthcheck(port: int) -> dict[str, Any]:

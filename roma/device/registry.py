@@ -63,8 +63,7 @@ def make(
         from roma.device.runtimes.tensorflow import TensorFlowRuntime  # noqa: PLC0415
 
         return TensorFlowRuntime(paths, threads, batches)
-    if kind is RuntimeKind.EMULATED:
-        raise ConfigError("runtime = emulated: says by --emulate which models it has")
+    assert kind is RuntimeKind.TORCH, "an emulated device has no files"
     frameworks.claim("torch")
     try:
         from roma.device.runtimes.torch import TorchRuntime  # noqa: PLC0415

@@ -41,6 +41,7 @@ def _deployment(
     selected = found | {MODEL_LABEL: name}
     scratch, scratch_mount = common.scratch()
     volumes, mounts = _files(name, model.kubernetes)
+    settings, grpc = common.settings(config), common.settings(config).grpc_port
     pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "securityContext": common.pod_security(),
@@ -71,14 +72,14 @@ def _deployment(
         ],
         "containers": [
             {
-                "name": common.settings(config).container,
+                "name": settings.container,
                 "image": model.kubernetes.image or image,
                 "imagePullPolicy": pull_policy,
                 **_program(config, name, model),
                 "env": [{"name": "TF_CPP_MIN_LOG_LEVEL", "value": "2"}],
                 "ports": [
-                    {"name": "rest", "containerPort": common.settings(config).port},
-                    *_grpc_ports(config),
+                    {"name": "rest", "containerPort": settings.port},
+                    *([{"name": "grpc", "containerPort": grpc}] if grpc is not None else []),
                 ],
                 "resources": _resources(config, name, model),
                 "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
@@ -182,11 +183,6 @@ def _program(config: Config, name: str, model: ModelConfig) -> Manifest:
     if settings.grpc_port is not None:
         found.append(f"--grpc-port={settings.grpc_port}")
     return {"args": found}
-
-
-def _grpc_ports(config: Config) -> list[Manifest]:
-    port = common.settings(config).grpc_port
-    return [] if port is None else [{"name": "grpc", "containerPort": port}]
 
 
 def _resources(config: Config, name: str, model: ModelConfig) -> Manifest:

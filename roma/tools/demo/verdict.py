@@ -98,23 +98,26 @@ def failures(evidence: Evidence) -> list[str]:
 def summary(evidence: Evidence) -> Table:
     """Return the facts of one run, beside the table of the load generator."""
     total, lag = evidence.report.total, evidence.report.total.send_lag
+    balance = f"{total.answered} + {total.rejected} + {total.failed + total.invalid}"
+    changes = ", ".join(f"{model} {n}" for model, n in evidence.changes.items())
+    noise = "-" if lag is None else f"{units.milliseconds(lag.percentiles['p99']):.1f} ms"
+    rows = {
+        "sent = answered + rejected + failed": f"{total.sent} = {balance}",
+        "lost": str(total.lost),
+        "late, rejected or failed": f"{total.broken_share or 0:.2%}",
+        "core-seconds allocated": _allocated(evidence),
+        "core-seconds used": f"{evidence.used_seconds:.1f}" if evidence.is_measured else "-",
+        "core-seconds of static-max": f"{evidence.static_max:.1f}",
+        "saved against static-max": _saved(evidence),
+        "live quota changes (kernel)": changes or "none",
+        "digits recognised": f"{evidence.correct} of {evidence.checked}",
+        "noise: generator lag p99, CPU steal": f"{noise}, {evidence.steal:.1%}",
+    }
     table = Table(title=f"law {evidence.law}", show_header=False)
     table.add_column("")
     table.add_column("", justify="right")
-    balance = f"{total.answered} + {total.rejected} + {total.failed + total.invalid}"
-    table.add_row("sent = answered + rejected + failed", f"{total.sent} = {balance}")
-    table.add_row("lost", str(total.lost))
-    table.add_row("late, rejected or failed", f"{total.broken_share or 0:.2%}")
-    table.add_row("core-seconds allocated", _allocated(evidence))
-    used = f"{evidence.used_seconds:.1f}" if evidence.is_measured else "-"
-    table.add_row("core-seconds used", used)
-    table.add_row("core-seconds of static-max", f"{evidence.static_max:.1f}")
-    table.add_row("saved against static-max", _saved(evidence))
-    changes = ", ".join(f"{model} {n}" for model, n in evidence.changes.items())
-    table.add_row("live quota changes (kernel)", changes or "none")
-    table.add_row("digits recognised", f"{evidence.correct} of {evidence.checked}")
-    noise = "-" if lag is None else f"{units.milliseconds(lag.percentiles['p99']):.1f} ms"
-    table.add_row("noise: generator lag p99, CPU steal", f"{noise}, {evidence.steal:.1%}")
+    for row in rows.items():
+        table.add_row(*row)
     return table
 
 
