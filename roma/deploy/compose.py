@@ -21,9 +21,7 @@ from roma.config.workers import BackendKind, WorkerConfig
 from roma.deploy import monitoring, secrets
 from roma.deploy.compose_text import bind, escaped
 from roma.deploy.config_snapshot import plain
-from roma.domain import units
 from roma.domain.errors import ConfigError
-from roma.domain.model import Device
 from supervisor.broker.containers import specification
 
 CONTROL_USER = 10001
@@ -229,15 +227,8 @@ def _model_server(
         "pids_limit": host["PidsLimit"],
         "logging": {"driver": "json-file", "options": host["LogConfig"]["Config"]},
         **_CONFINED,
+        **{word: host[key] for key, word in _LIMITS if key in host},
     }
-    if executable.spec.device is Device.CPU:
-        period = config.control.cfs_period
-        service["cpu_period"] = units.period_us(period)
-        service["cpu_quota"] = units.quota_us(executable.spec.cores, period)
-    if "CpusetCpus" in host:
-        service["cpuset"] = host["CpusetCpus"]
-    if "Memory" in host:
-        service["mem_limit"] = service["memswap_limit"] = host["Memory"]
     for request in host.get("DeviceRequests", ()):
         device = {
             "driver": request["Driver"],
@@ -250,6 +241,14 @@ def _model_server(
 
 
 _WORDS = (("Entrypoint", "entrypoint"), ("Cmd", "command"))
+_LIMITS = (
+    ("CpuPeriod", "cpu_period"),
+    ("CpuQuota", "cpu_quota"),
+    ("CpusetCpus", "cpuset"),
+    ("Memory", "mem_limit"),
+    ("Memory", "memswap_limit"),
+)
+"""Keys of the engine, and Compose's for the same."""
 
 
 def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, Any]:

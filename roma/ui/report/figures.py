@@ -94,8 +94,12 @@ class Artist:
     def worker(self, name: str) -> Figure:
         """Draw a worker: the demand for its cores, and η."""
         tracks = self._run.workers[name]
+        wanted, capacity = self._any(tracks, "total"), self._any(tracks, "capacity")
         return self._figure(
-            [lambda axes: self._wanted(axes, tracks), lambda axes: self._eta(axes, tracks)]
+            [
+                lambda axes: self._wanted(axes, tracks, wanted, capacity),
+                lambda axes: self._eta(axes, tracks, wanted, capacity),
+            ]
         )
 
     def _figure(self, panels: list[Panel]) -> Figure:
@@ -162,20 +166,20 @@ class Artist:
         self._line(axes, self._worst(track, track["waiting"]), "queue", "waiting")
         self._gaps(axes, track.gaps)
 
-    def _wanted(self, axes: Axes, tracks: list[ExecutableTrack]) -> None:
+    def _wanted(
+        self, axes: Axes, tracks: list[ExecutableTrack], wanted: Numbers, capacity: Numbers
+    ) -> None:
         axes.set_ylabel("cores")
-        wanted = self._any(tracks, lambda t: self._held(t, "total"))
-        capacity = self._any(tracks, lambda t: self._held(t, "capacity"))
         self._line(axes, wanted, "demanded", "demanded by all")
         applied = self._sum(tracks, lambda t: self._held(t, "applied"))
         self._line(axes, applied, "applied", "applied to all")
         self._line(axes, capacity, "sla", "capacity", linestyle="--", linewidth=1.0)
         self._gaps(axes, [gap for track in tracks for gap in track.gaps])
 
-    def _eta(self, axes: Axes, tracks: list[ExecutableTrack]) -> None:
+    def _eta(
+        self, axes: Axes, tracks: list[ExecutableTrack], wanted: Numbers, capacity: Numbers
+    ) -> None:
         axes.set_ylabel("η")
-        wanted = self._any(tracks, lambda t: self._held(t, "total"))
-        capacity = self._any(tracks, lambda t: self._held(t, "capacity"))
         with np.errstate(divide="ignore"):
             eta = np.minimum(capacity / wanted, ETA_SHOWN)
         self._line(axes, eta, "response", f"η, at most {ETA_SHOWN:g}")
@@ -202,13 +206,11 @@ class Artist:
             total = total + np.where(there, values, 0.0)
         return np.where(anyone, total, np.nan)
 
-    def _any(
-        self, tracks: list[ExecutableTrack], of: Callable[[ExecutableTrack], Numbers]
-    ) -> Numbers:
+    def _any(self, tracks: list[ExecutableTrack], name: str) -> Numbers:
         """Return a value common to all executables of a worker, from any that has it."""
         found = np.full(len(self.grid.edges) - 1, np.nan)
         for track in tracks:
-            found = np.fmax(found, of(track))
+            found = np.fmax(found, self._held(track, name))
         return found
 
     def _line(

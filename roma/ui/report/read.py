@@ -5,7 +5,7 @@ Lines truncated by a crash are skipped and noted; records of another kind are an
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -97,15 +97,30 @@ _CORES = ("wanted", "allocation", "applied", "used", "total", "capacity")
 _DECISIONS = ("at", "dt", "period", *_CORES, "limit", "file", "place")
 
 
-class ModelTrack:
+class Track:
+    """Records about one thing, as columns in the order of time."""
+
+    def __init__(self, name: str, columns: Iterable[str]) -> None:
+        self.name = name
+        self._table = ColumnBuilder(columns)
+
+    @cached_property
+    def columns(self) -> dict[str, Numbers]:
+        """The records in order; read it only after all lines are added."""
+        return self._table.sorted("at")
+
+    def __getitem__(self, name: str) -> Numbers:
+        return self.columns[name]
+
+
+class ModelTrack(Track):
     """Samples of one model, one a second. `refused` is by reason; times are in seconds."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        super().__init__(name, _LOOKS)
         self.statistic = Statistic.MEAN
         self.budget: float | None = None
         self.refused: Counter[str] = Counter()
-        self._table = ColumnBuilder(_LOOKS)
 
     def add(self, look: Look) -> None:
         """Add one line."""
@@ -119,14 +134,6 @@ class ModelTrack:
                 "start": look.at - look.seconds,
             }
         )
-
-    @cached_property
-    def columns(self) -> dict[str, Numbers]:
-        """The samples in order; read it only after all lines are added."""
-        return self._table.sorted("at")
-
-    def __getitem__(self, name: str) -> Numbers:
-        return self.columns[name]
 
     @property
     def broken(self) -> Numbers:
@@ -156,14 +163,13 @@ class ModelTrack:
         return gaps(self["start"], self["at"], GAP)
 
 
-class ExecutableTrack:
+class ExecutableTrack(Track):
     """Decisions about one executable; `place` is the offset of each in its `file`."""
 
     def __init__(self, name: str, model: str, worker: str) -> None:
-        self.name = name
+        super().__init__(name, _DECISIONS)
         self.model = model
         self.worker = worker
-        self._table = ColumnBuilder(_DECISIONS)
 
     def add(self, told: Told, file: int, place: int) -> None:
         """Add one line."""
@@ -179,14 +185,6 @@ class ExecutableTrack:
                 "place": place,
             }
         )
-
-    @cached_property
-    def columns(self) -> dict[str, Numbers]:
-        """The decisions in order; read it only after all lines are added."""
-        return self._table.sorted("at")
-
-    def __getitem__(self, name: str) -> Numbers:
-        return self.columns[name]
 
     @cached_property
     def end(self) -> Numbers:
