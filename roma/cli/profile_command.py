@@ -107,13 +107,7 @@ async def _measure(
 def _config(file: Path) -> Config:
     """Read a roma.yaml without the profile that it names: this command may be about to write it."""
     config = roma_config.parse(yaml_file.text_of(file), source=str(file))
-    base = home(file)
-    models = {
-        name: m if m.path is None else m.model_copy(update={"path": base / m.path})
-        for name, m in config.models.items()
-    }
-    profile = None if config.profile is None else base / config.profile
-    return config.model_copy(update={"models": models, "profile": profile})
+    return config.relative_to(home(file))
 
 
 def _bodies(texts: Sequence[str], models: Sequence[str]) -> dict[str, Inputs]:

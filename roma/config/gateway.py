@@ -3,7 +3,6 @@
 Times are seconds, sizes are bytes.
 """
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import ByteSize, Field, model_validator
@@ -192,11 +191,3 @@ class GatewayConfig(Section):
     def admin_url(self) -> str:
         """URL under which programs and browsers on this machine reach the admin port."""
         return reachable(self.admin_host, self.admin_port, tls=self.admin_tls is not None)
-
-    def relative_to(self, base: Path) -> "GatewayConfig":
-        """Return the section with its paths resolved against `base`, the directory of roma.yaml."""
-        update: dict[str, object] = {"keys": None if self.keys is None else base / self.keys}
-        for name in ("tls", "admin_tls"):
-            section = getattr(self, name)
-            update[name] = None if section is None else section.relative_to(base)
-        return self.model_copy(update=update)

@@ -6,7 +6,6 @@ which takes precedence. Times are seconds, CPU is cores, cost is core-seconds pe
 
 from decimal import Decimal
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -128,14 +127,3 @@ class PlantConfig(Section):
     """Coefficient of variation of actions on planned GPUs (lognormal)."""
     usage_error: Annotated[float, Field(ge=0.1, le=10)] = 1.0
     """Factor by which CPU usage, and with it every cost estimate, is misread."""
-
-    def relative_to(self, base: Path) -> "PlantConfig":
-        """Return the section with its trace files resolved against `base`."""
-        models = {name: m.model_copy(update=_based(m, base)) for name, m in self.models.items()}
-        return self.model_copy(update={"models": models})
-
-
-def _based(model: ModelPlant, base: Path) -> dict[str, LoadConfig]:
-    if model.load is None or model.load.trace is None:
-        return {}
-    return {"load": model.load.model_copy(update={"trace": base / model.load.trace})}

@@ -36,47 +36,20 @@ class Config(Topology):
 
 def load(path: Path) -> Config:
     """Read and validate a file; raise `ConfigError` with one line per fault."""
-    config = parse(yaml_file.text_of(path), source=str(path))
-    base = home(path)
+    config = parse(yaml_file.text_of(path), source=str(path)).relative_to(home(path))
     with naming("profile"):
-        measured = profiles.load(base / config.profile).models if config.profile else {}
+        measured = profiles.load(config.profile).models if config.profile else {}
     models = {
-        name: m.model_copy(
-            update={
-                "path": None if m.path is None else base / m.path,
-                "profile": m.profile or measured.get(name),
-            }
-        )
+        name: m.model_copy(update={"profile": m.profile or measured.get(name)})
         for name, m in config.models.items()
     }
     control = config.control
     if control.gains_file is not None:
         with naming("control.gains_file"):
-            gains = _read_gains(base / control.gains_file, control.law)
+            gains = _read_gains(control.gains_file, control.law)
         control = control.model_copy(update={"gains": {**gains, **control.gains}})
-    if control.decision_log is not None:
-        control = control.model_copy(update={"decision_log": base / control.decision_log})
-    scheduling = config.scheduling
-    if scheduling.quality.policy is not None:
-        policy = base / scheduling.quality.policy
-        quality = scheduling.quality.model_copy(update={"policy": policy})
-        scheduling = scheduling.model_copy(update={"quality": quality})
-        learned_policy(quality, config.model_specs)
-    if control.tls is not None:
-        control = control.model_copy(update={"tls": control.tls.relative_to(base)})
-    plant = config.plant.relative_to(base) if config.plant else None
-    workers = tuple(worker.relative_to(base) for worker in config.workers)
-    return config.model_copy(
-        update={
-            "models": models,
-            "workers": workers,
-            "control": control,
-            "scheduling": scheduling,
-            "gateway": config.gateway.relative_to(base),
-            "tokens": config.tokens.relative_to(base),
-            "plant": plant,
-        }
-    )
+    learned_policy(config.scheduling.quality, config.model_specs)
+    return config.model_copy(update={"models": models, "control": control})
 
 
 _POLICY = "scheduling.quality.policy"

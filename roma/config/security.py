@@ -6,8 +6,7 @@ hold them, so it may be shown to anyone.
 
 import ipaddress
 import math
-from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -62,18 +61,7 @@ class Limits(Section):
         return float(self.burst or max(1, math.ceil(self.rate or 1)))
 
 
-class _Files(Section):
-    """A section whose fields are file paths or None."""
-
-    def relative_to(self, base: Path) -> Self:
-        """Return the section with its paths resolved against `base`, the directory of roma.yaml."""
-        found = {name: getattr(self, name) for name in type(self).model_fields}
-        return self.model_copy(
-            update={name: base / path for name, path in found.items() if path is not None}
-        )
-
-
-class TlsConfig(_Files):
+class TlsConfig(Section):
     """A listener's certificate. Changed files are read again and apply to new connections."""
 
     certificate: FilePath
@@ -87,7 +75,7 @@ class TlsConfig(_Files):
     system's authorities."""
 
 
-class TokensConfig(_Files):
+class TokensConfig(Section):
     """Files with the secrets shared by ROMA's programs and people; see `roma keys token`."""
 
     admin: FilePath | None = None

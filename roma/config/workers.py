@@ -133,10 +133,6 @@ class ExecutableConfig(Section):
             if value is not None:
                 raise Fault(key, value, "absent where actions is set")
 
-    def relative_to(self, base: Path) -> "ExecutableConfig":
-        """Return the section with its paths resolved against `base`, the directory of roma.yaml."""
-        return self if self.token is None else self.model_copy(update={"token": base / self.token})
-
 
 class ServerKind(StrEnum):
     """Program that a model server's image runs, which determines its arguments."""
@@ -347,19 +343,6 @@ class WorkerConfig(Section):
     def allocatable(self) -> float:
         """AC = MC - GC, in cores."""
         return self.cores - self.reserved
-
-    def relative_to(self, base: Path) -> "WorkerConfig":
-        """Return the section with its paths resolved against `base`, the directory of roma.yaml."""
-        update: dict[str, object] = {
-            "executables": tuple(e.relative_to(base) for e in self.executables)
-        }
-        if self.docker is not None and self.docker.tls is not None:
-            update["docker"] = self.docker.model_copy(update={"tls": base / self.docker.tls})
-        if self.kubernetes is not None:
-            named = {key: getattr(self.kubernetes, key) for key in ("kubeconfig", "kubelet_ca")}
-            files = {key: base / file for key, file in named.items() if file is not None}
-            update["kubernetes"] = self.kubernetes.model_copy(update=files)
-        return self.model_copy(update=update)
 
     @model_validator(mode="after")
     def _check(self) -> "WorkerConfig":

@@ -10,7 +10,7 @@ import re
 import reprlib
 from collections.abc import Hashable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Self, TypeVar, get_args
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
@@ -43,6 +43,17 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
+    def relative_to(self, base: Path) -> Self:
+        """Return the section with its paths, and those of sections in it, resolved against `base`.
+
+        `base` is the directory of the file.
+        """
+        own = {name: getattr(self, name) for name in type(self).model_fields}
+        found = {name: _resolved(value, base) for name, value in own.items()}
+        # What stays the same is not updated: pydantic would count it as set by the file.
+        changed = {name: value for name, value in found.items() if value != own[name]}
+        return self.model_copy(update=changed) if changed else self
+
     @model_validator(mode="before")
     @classmethod
     def _check_booleans(cls, data: Any) -> Any:
@@ -58,6 +69,19 @@ class Section(BaseModel):
                 continue
             raise Fault(name, str(part).lower(), "a value, not true or false")
         return data
+
+
+def _resolved(value: Any, base: Path) -> Any:
+    match value:
+        case Path():
+            return base / value
+        case Section():
+            return value.relative_to(base)
+        case tuple():
+            return tuple(_resolved(part, base) for part in value)
+        case dict():
+            return {name: _resolved(part, base) for name, part in value.items()}
+    return value
 
 
 def _parts(key: str, value: object) -> Iterator[tuple[str, object]]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from roma.config import schema, yaml_file
 from roma.domain.errors import ConfigError
@@ -27,6 +28,16 @@ def test_paths_are_relative_to_the_file(tmp_path):
     file = tmp_path / "roma.yaml"
     file.write_text(GOOD)
     assert schema.load(file).models["digits"].path == tmp_path / "models/digits"
+
+
+def test_paths_of_the_engine_are_relative_to_the_file_as_all_others(tmp_path):
+    file = tmp_path / "roma.yaml"
+    docker = {"run_dir": "run", "cgroup_root": "cg"}
+    models = {"m": {"path": "m", "sla": {"response_time": 1}}}
+    workers = [{"cores": 1, "backend": "docker", "docker": docker}]
+    file.write_text(yaml.safe_dump({"models": models, "workers": workers}))
+    found = schema.load(file).workers[0].docker
+    assert (found.run_dir, found.cgroup_root) == (tmp_path / "run", tmp_path / "cg")
 
 
 def test_every_fault_is_one_line_with_key_value_and_bound():
