@@ -1,8 +1,9 @@
 """Connections that cannot be accepted because descriptors or memory ran out: a line a minute.
 
 asyncio tries again after a second, once for each connection that may wait, and logs a traceback for
-each try that fails: a thousand a second, for as long as it lasts. (uvloop closes such a connection
-instead, and says nothing.)
+each try that fails: a thousand a second, for as long as it lasts. Tries for a listener that has
+been closed meanwhile fail with a traceback each, too. (uvloop closes such a connection instead, and
+says nothing.)
 """
 
 import asyncio
@@ -17,6 +18,9 @@ EVERY: Final = 60.0
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors after which asyncio tries again to accept."""
 
+_RETRY: Final = "._start_serving("
+"""In the message of a fault of such a try."""
+
 log = logging.getLogger(__name__)
 
 
@@ -27,6 +31,8 @@ def report_exhaustion(loop: asyncio.AbstractEventLoop) -> None:
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         nonlocal due
         error = context.get("exception")
+        if isinstance(error, ValueError) and _RETRY in context.get("message", ""):
+            return  # its listener is closed
         if (
             "socket" not in context
             or not isinstance(error, OSError)

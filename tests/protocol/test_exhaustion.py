@@ -74,6 +74,30 @@ async def test_other_faults_of_the_event_loop_are_logged_as_ever(caplog):
     assert [record.message for record in caplog.records] == ["a bug", "no error\nsocket: None"]
 
 
+async def test_a_listener_that_closes_meanwhile_adds_nothing(monkeypatch, caplog):
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    exhaustion.report_exhaustion(loop)
+
+    def accept(_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    try:
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0, backlog=8)
+        with monkeypatch.context() as exhausted, socket.socket() as client:
+            exhausted.setattr(asyncio.constants, "ACCEPT_RETRY_DELAY", 0.01)
+            exhausted.setattr(socket.socket, "accept", accept)
+            client.setblocking(False)
+            client.connect_ex(server.sockets[0].getsockname())
+            while not caplog.records:
+                await asyncio.sleep(0)
+            server.close()
+            await asyncio.sleep(0.05)  # longer than any try waits
+    finally:
+        loop.set_exception_handler(before)
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.looptime
 async def test_a_line_a_minute(caplog):
     loop = asyncio.get_running_loop()
