@@ -21,12 +21,17 @@ def reached(url: str, *, limit: int = 100) -> tuple[str, aiohttp.BaseConnector]:
     return url, aiohttp.TCPConnector(limit=limit)
 
 
-def refuse_taken(path: Path) -> None:
-    """Raise OSError if a server listens at `path`: asyncio and gRPC would take over its socket."""
+def is_taken(path: Path) -> bool:
+    """Return True if a server listens at `path`, whether or not it accepts connections."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
-        if probe.connect_ex(str(path)) in (0, errno.EAGAIN):  # the latter: its backlog is full
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        return probe.connect_ex(str(path)) in (0, errno.EAGAIN)  # the latter: its backlog is full
+
+
+def refuse_taken(path: Path) -> None:
+    """Raise OSError if a server listens at `path`: asyncio and gRPC would take over its socket."""
+    if is_taken(path):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def refusal(path: Path) -> OSError | None:

@@ -9,6 +9,7 @@ another.
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -24,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from roma.config.reload import reloads
 from roma.config.schema import Config
-from roma.config.sockets import refuse_taken
+from roma.config.sockets import is_taken
 from roma.config.workers import WorkerConfig
 from roma.domain.errors import ActuationError, BrokerRefused, EngineError, LaunchError
 from roma.telemetry.exhaustion import report_exhaustion
@@ -155,7 +156,8 @@ async def _listening(
 def _make_way(path: Path) -> None:
     """Create the socket's directory; remove the socket of a broker that has died."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    refuse_taken(path)
+    if is_taken(path):
+        raise OSError(errno.EADDRINUSE, "another broker listens there")
     path.unlink(missing_ok=True)
 
 
