@@ -70,7 +70,7 @@ class FakeBoard:
     """What `Page` needs of a `Watch`, over actors; `look()` lets a second pass."""
 
     def __init__(self, *actors, workers=(WORKER,), name="scene", links=None):
-        self.board = Dashboard(name, links)
+        self.dashboard = Dashboard(name, links)
         self.actors = {a.name: a for a in actors}
         self.workers = {w.worker: w for w in workers}
         self.silent = {}
@@ -83,7 +83,7 @@ class FakeBoard:
 
     @property
     def view(self):
-        return self.board.view
+        return self.dashboard.view
 
     @property
     def json(self):
@@ -113,7 +113,7 @@ class FakeBoard:
         states = {name: {} for name in self.workers}
         for a in actors:
             states[a.worker][a.executable] = a.state
-        self.board.take(
+        self.dashboard.take(
             reply,
             {a.name: _spec(a) for a in actors},
             [ExecutorSpec(a.executable, a.device, (a.name,), worker=a.worker) for a in actors],

@@ -218,7 +218,7 @@ async def test_a_line_of_totals_links_elsewhere_and_a_list_of_keys(fake_page, vi
     await expect(totals).to_contain_text("Requests")
     await expect(totals).to_contain_text("40 /s")
     await expect(totals.locator("div", has_text="Late, 1 min").locator("dd")).to_have_text("25 %")
-    applied = fake_board.board.view.workers[0].applied
+    applied = fake_board.dashboard.view.workers[0].applied
     saved = totals.locator("div", has_text="Cores saved").locator("dd")
     await expect(saved).to_have_text(f"{4.0 - applied:.2f}")
     for name, address in links.items():

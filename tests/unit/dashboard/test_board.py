@@ -16,10 +16,10 @@ GRANTED = {"demand": 0.5, "allocation": 0.5, "applied": 0.5, "used": 0.3, "throt
 
 
 class Scene:
-    """A board that is fed second by second."""
+    """A dashboard that is fed second by second."""
 
     def __init__(self, *, specs=(CPU,), worker=WORKER, executable=GRANTED):
-        self.board = Dashboard("demo")
+        self.dashboard = Dashboard("demo")
         self.second = 0
         self.counted = {}
         self.specs, self.worker, self.executable = specs, worker, executable
@@ -45,7 +45,7 @@ class Scene:
             "e", (report(**self.counted | {"rejected": dict(refused)}, **now),), executors
         )
         self.second += 1
-        self.board.take(
+        self.dashboard.take(
             reply,
             {"m": SPEC},
             self.specs,
@@ -53,7 +53,7 @@ class Scene:
             now=float(self.second),
             at=1000.0 + self.second,
         )
-        return self.board.view.models[0] if self.board.view.models else None
+        return self.dashboard.view.models[0] if self.dashboard.view.models else None
 
 
 @pytest.mark.parametrize("known", [None, 0.0, 0.25])
@@ -270,7 +270,7 @@ def test_a_request_that_hangs_is_late_although_nothing_waits():
 def test_a_model_that_served_long_ago_is_not_new():
     fake_board = Scene()
     fake_board.look(arrivals=1, answered=1, response_time=0.1)
-    fake_board.board.history._data[:] = 0  # its past has left the ring
+    fake_board.dashboard.history._data[:] = 0  # its past has left the ring
     assert fake_board.look().why == "no request now"
 
 
