@@ -52,7 +52,7 @@ _VALUE: Final = rf"({_LABEL})?"
 _REQUIREMENT: Final = re.compile(
     rf"! *{_KEY}|{_KEY}( *(==?|!=) *{_VALUE}| +(in|notin) *\( *{_VALUE}( *, *{_VALUE})* *\))?"
 )
-"""One of a label selector's, which commas separate (Kubernetes, "Labels and Selectors")."""
+"""A requirement of a label selector; commas separate them (Kubernetes, "Labels and Selectors")."""
 
 
 UNIX: Final = "unix://"

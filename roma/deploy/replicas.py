@@ -77,7 +77,7 @@ class FileScaler:
         """Write the workers of each model into the file; one edit, so all of it or nothing."""
         if not commands:
             return []
-        places: dict[str, list[str]] = {}
+        workers_of: dict[str, list[str]] = {}
 
         def change(document: Document) -> None:
             config = schema.load(self._file)  # as it is now that nobody else edits it
@@ -86,12 +86,12 @@ class FileScaler:
                 if model not in config.models:
                     known = ", ".join(config.models)
                     raise ConfigError(f"models.{model}: must be one of {known}")
-                _move(command, places.setdefault(model, placed_on(config, model)))
-            for model, workers in places.items():
+                _move(command, workers_of.setdefault(model, placed_on(config, model)))
+            for model, workers in workers_of.items():
                 set_workers(document["models"][model], workers)
 
         edit(self._file, change)
-        return [f"models.{model}.workers = {', '.join(w)}" for model, w in places.items()]
+        return [f"models.{model}.workers = {', '.join(w)}" for model, w in workers_of.items()]
 
 
 def _move(command: ReplicaCommand, workers: list[str]) -> None:

@@ -81,5 +81,5 @@ def _outcome(work: Work) -> tuple[Any, Exception | None]:
     """Return the value of `work` or its error: whatever a model does is its action's outcome."""
     try:
         return work(), None
-    except Exception as error:
+    except Exception as error:  # a model's code may raise anything
         return None, error

@@ -63,7 +63,7 @@ async def run(
         def dispatchers(period: float) -> list[Peer]:
             # Half a period: a late answer must not delay the tick after it.
             limit = period / 2
-            # Whoever holds the lease replaces any other supervisor.
+            # The holder of the lease replaces any other supervisor.
             may_replace = is_gone if lease is None else lambda _: leads()
             return [
                 Peer(session, url, limit, shared, may_replace) for url in config.dispatcher_urls

@@ -23,7 +23,7 @@ class Cursor:
     def __init__(self) -> None:
         self._at = 0
         self._head = 0
-        """Where the last head begins."""
+        """Position at which the last head begins."""
         self._again = b""
         """Input that is to be read once more."""
         self._text = b""

@@ -345,6 +345,10 @@ async def test_a_kubeconfig_that_is_none_is_one_line_for_who_takes_part_in_an_el
             pass
 
 
+def open_to_requests(core):
+    return [e.spec.name for e in core.executors if e.live and not e.suspected]
+
+
 async def test_a_long_request_on_a_pod_that_goes_stops_no_discovery(cluster, config):
     api = cluster.api
     server = FakeModelServer(config.workers[0].pods.port)
@@ -353,9 +357,6 @@ async def test_a_long_request_on_a_pod_that_goes_stops_no_discovery(cluster, con
         async with dispatcher_app.running(config) as running, aiohttp.ClientSession() as session:
             core = running.service.driver.core
 
-            def open_to_requests():
-                return [e.spec.name for e in core.executors if e.live and not e.suspected]
-
             def leave(name):
                 api.pods[name]["metadata"]["deletionTimestamp"] = "2026-11-29T11:30:00Z"
                 api.put(api.pods[name])
@@ -363,18 +364,18 @@ async def test_a_long_request_on_a_pod_that_goes_stops_no_discovery(cluster, con
             for node in "ab":
                 api.put_node(f"node-{node}", disk="ssd")
             api.put(pod("a-1", node="node-a"), "ADDED")
-            await until(lambda: open_to_requests() == ["a-1@node-a"])
+            await until(lambda: open_to_requests(core) == ["a-1@node-a"])
             server.gate = asyncio.Event()
             predict = f"http://127.0.0.1:{config.gateway.port}/v1/models/m:predict"
             asked = asyncio.create_task(session.post(predict, data=b'{"instances": [1]}'))
             await until(lambda: server.running == 1)
             api.put(pod("b-1", node="node-b"), "ADDED")
-            await until(lambda: open_to_requests() == ["a-1@node-a", "b-1@node-b"])
+            await until(lambda: open_to_requests(core) == ["a-1@node-a", "b-1@node-b"])
             leave("a-1")
-            await until(lambda: open_to_requests() == ["b-1@node-b"])
+            await until(lambda: open_to_requests(core) == ["b-1@node-b"])
             leave("b-1")
             api.put(pod("a-2", node="node-a"), "ADDED")
-            await until(lambda: open_to_requests() == ["a-2@node-a"])
+            await until(lambda: open_to_requests(core) == ["a-2@node-a"])
             assert "a-1@node-a" in {e.spec.name for e in core.executors}
             assert not asked.done()
             server.gate.set()
@@ -393,21 +394,18 @@ async def test_a_pod_whose_request_moves_is_served_on(cluster, config):
         async with dispatcher_app.running(config) as running, aiohttp.ClientSession() as session:
             core = running.service.driver.core
 
-            def open_to_requests():
-                return [e.spec.name for e in core.executors if e.live and not e.suspected]
-
             for node in "ab":
                 api.put_node(f"node-{node}", disk="ssd")
             api.put(pod("a-1", node="node-a"), "ADDED")
-            await until(lambda: open_to_requests() == ["a-1@node-a"])
+            await until(lambda: open_to_requests(core) == ["a-1@node-a"])
             server.gate = asyncio.Event()
             predict = f"http://127.0.0.1:{config.gateway.port}/v1/models/m:predict"
             asked = asyncio.create_task(session.post(predict, data=b'{"instances": [1]}'))
             await until(lambda: server.running == 1)
             api.put(pod("a-1", node="node-a", request="150m"))
             api.put(pod("b-1", node="node-b"), "ADDED")
-            await until(lambda: "b-1@node-b" in open_to_requests())
-            assert open_to_requests() == ["a-1@node-a", "b-1@node-b"]
+            await until(lambda: "b-1@node-b" in open_to_requests(core))
+            assert open_to_requests(core) == ["a-1@node-a", "b-1@node-b"]
             server.gate.set()
             assert (await asked).status == 200
     finally:
