@@ -5,6 +5,7 @@ from pathlib import Path
 
 from roma.config.topology import Topology
 from roma.config.workers import UNIX, WorkerConfig
+from roma.domain.addresses import authority
 from roma.domain.model import Device, ExecutorSpec, slot_count
 
 
@@ -43,8 +44,7 @@ class Executable:
         assert not self.spec.is_planned, f"{self.name} has no URL"
         if self.socket is not None:
             return UNIX + self.socket
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"http://{authority(self.host, self.port)}"
 
     @property
     def controlled(self) -> bool:

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from roma.config.workers import Name
 from roma.config.yaml_file import Fault, FilePath, Section
+from roma.domain.addresses import authority
 from roma.domain.model import Priority
 
 PeerUrl = Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$")]
@@ -133,7 +134,7 @@ def reachable(host: str, port: int, *, tls: bool) -> str:
     """Return the URL under which a program on this machine reaches a listener."""
     if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
-    return f"http{'s' * tls}://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"http{'s' * tls}://{authority(host, port)}"
 
 
 def _host(url: str) -> str:

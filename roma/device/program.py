@@ -16,6 +16,7 @@ from roma.device.profile import RUNS, measure
 from roma.device.runtimes.base import Runtime
 from roma.device.server import DeviceServer, DeviceServerSettings
 from roma.domain.actions import BATCHES, PAGE, Capabilities, pages_of
+from roma.domain.addresses import authority
 from roma.domain.errors import ConfigError
 
 DRAIN_LIMIT = 10.0
@@ -111,7 +112,6 @@ async def _serve(runtime: Runtime, settings: DeviceSettings) -> bool:
 
 def _tell(server: DeviceServer, offer: Capabilities) -> None:
     host, port = server.address
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     told = f"{len(offer.models)} models, {offer.pages} pages"
-    sys.stderr.write(f"roma device: ready on {where}: {told}\n")
+    sys.stderr.write(f"roma device: ready on {authority(host, port)}: {told}\n")
     sys.stderr.flush()

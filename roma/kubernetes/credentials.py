@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from roma.domain.addresses import authority
 from roma.domain.errors import ConfigError, in_words
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -124,10 +125,9 @@ def _in_cluster(host: str, port: str) -> ClusterCredentials:
         (SERVICE_ACCOUNT / "token").read_text()
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{SERVICE_ACCOUNT}: cannot be read: {in_words(error)}") from error
-    shown = f"[{host}]" if ":" in host else host
     token = TokenFile(SERVICE_ACCOUNT / "token")
     return ClusterCredentials(
-        f"https://{shown}:{port}", namespace, token, tls, str(SERVICE_ACCOUNT)
+        f"https://{authority(host, port)}", namespace, token, tls, str(SERVICE_ACCOUNT)
     )
 
 

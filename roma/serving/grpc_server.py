@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from roma.config.sockets import refusal, refuse_taken
 from roma.config.workers import UNIX
+from roma.domain.addresses import authority
 from roma.domain.errors import in_words
 from roma.serving.deadline import TIMEOUT_HEADER, seconds_left
 from roma.serving.errors import Code, ListenError, RequestError
@@ -136,7 +137,7 @@ def _handlers(service: str, methods: Sequence[Method], bind: Callable[[Method], 
 
 
 def _bind(server: Any, host: str, port: int) -> int:
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = authority(host, port)
     try:
         return int(server.add_insecure_port(address))
     except RuntimeError:  # its text names no reason

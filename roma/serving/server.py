@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roma.config.workers import UNIX
+from roma.domain.addresses import authority
 from roma.serving import oip_grpc, predict_grpc
 from roma.serving.errors import ListenError, ModelDirectoryError
 from roma.serving.models import Models, Source
@@ -122,13 +123,14 @@ class ModelServer:
         """The server's REST address, `http://host:port` or `unix:///path`."""
         if self._settings.socket is not None:
             return f"{UNIX}{self._settings.socket.absolute()}"
-        return f"http://{_join(*self._rest.address or (self._settings.host, self._settings.port))}"
+        host, port = self._rest.address or (self._settings.host, self._settings.port)
+        return f"http://{authority(host, port)}"
 
     @property
     def grpc_address(self) -> str | None:
         """The address of the gRPC protocols, `host:port`; None without a port."""
         port = None if self._grpc is None else self._grpc.port
-        return None if port is None else _join(self._settings.host, port)
+        return None if port is None else authority(self._settings.host, port)
 
     def ready_line(self) -> str:
         """Return the line that reports readiness to the operator."""
@@ -199,7 +201,3 @@ class ModelServer:
             predict_grpc.load_messages()
             oip_grpc.load_messages()
         self._models.load(self._settings.intra_op)
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -22,6 +22,7 @@ from aiohttp import (
     TCPConnector,
 )
 
+from roma.domain.addresses import authority
 from roma.kubernetes.credentials import ClusterCredentials
 from roma.kubernetes.pods import Pod
 from roma.telemetry.reachability import reason
@@ -99,10 +100,9 @@ class KubeletMeters:
     async def _ask(self) -> None:
         if not self._host:
             return  # no pod has told it yet
-        host = f"[{self._host}]" if ":" in self._host else self._host
         try:
             async with self._session.get(
-                f"https://{host}:{self._port}{PATH}",
+                f"https://{authority(self._host, self._port)}{PATH}",
                 headers={"Authorization": f"Bearer {self._credentials.token()}"},
                 # Its certificate names the node, and its address only where an authority signed it.
                 server_hostname=self._node,

@@ -10,6 +10,7 @@ from typing import Final, cast
 
 from httptools import HttpParserError, HttpResponseParser
 
+from roma.domain.addresses import authority
 from roma.telemetry.reachability import reason
 
 MOST_BYTES: Final = 16 * 1024
@@ -31,8 +32,7 @@ class PodConnection(asyncio.Protocol):
         failed: Callable[[str], None],
     ) -> None:
         host, port = self.address = address
-        authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._question = f"GET {path} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode()
+        self._question = f"GET {path} HTTP/1.1\r\nHost: {authority(host, port)}\r\n\r\n".encode()
         self._answered = answered
         self._failed = failed
         self._connecting: asyncio.Task[None] | None = None

@@ -28,6 +28,7 @@ from dispatcher.live.http.messages import (
     ResponseTemplate,
     content_length,
 )
+from roma.domain.addresses import authority
 from roma.domain.errors import (
     BackendError,
     BackendSilent,
@@ -92,7 +93,7 @@ class Pool(ConnectionOwner):
         """Path of a Unix socket to connect to instead."""
         self.most = most
         """Largest body accepted, in bytes."""
-        self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._authority = authority(host, port)
         self._host_header = f"Host: {self._authority}\r\n" if socket is None else _LOCALHOST
         self.kinds: HeaderCache[ResponseTemplate] = HeaderCache() if kinds is None else kinds
         self._prefixes: dict[RequestTemplate, bytes] = {}

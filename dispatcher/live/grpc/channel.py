@@ -16,6 +16,7 @@ from dispatcher.live.backends.backend_address import GrpcDone, GrpcMessage, Grpc
 from dispatcher.live.backends.http_client import CONNECT_TIMEOUT, MOST_ANSWER
 from dispatcher.live.backends.http_connection import Attempt
 from dispatcher.live.backends.verdicts import RESOURCE_EXHAUSTED, TOO_LARGE
+from roma.domain.addresses import authority
 from roma.domain.errors import (
     BackendError,
     BackendLost,
@@ -67,11 +68,10 @@ class GrpcChannel:
 
     def __init__(self, host: str, port: int, *, most: int = MOST_ANSWER) -> None:
         self.address = host, port
-        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._target = target
+        self._target = authority(host, port)
         self._most = most
         options = *_OPTIONS, ("grpc.max_receive_message_length", most)
-        self._channel = grpc.aio.insecure_channel(target, options=options)
+        self._channel = grpc.aio.insecure_channel(self._target, options=options)
         self._methods: dict[str, Any] = {}
         self._attempts: set[_GrpcAttempt] = set()
         self._watch: asyncio.Future[None] | None = None

@@ -36,6 +36,7 @@ from dispatcher.live.http.server import Server
 from dispatcher.live.service import Service
 from roma.config.sockets import refusal, refuse_taken
 from roma.config.workers import UNIX
+from roma.domain.addresses import authority
 
 MOST: Final = 2**31 - 1
 """Most bytes of a message, for gRPC and for protobuf; an HTTP body may have one more."""
@@ -66,7 +67,7 @@ class GatewayGrpcServer:
 
     def bind(self, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> None:
         """Bind a port, before `start`; raise OSError."""
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = authority(host, port)
         try:
             if credentials is None:
                 self._server.add_insecure_port(address)
