@@ -1,7 +1,7 @@
 """Time and cost of in-place resize: `python -m bench kubernetes` (about a quarter of an hour).
 
-One node: pods whose limits change once a second, each change timed from its call until the quota is
-in the kernel. Many nodes: the pods of 20 nodes, whose kubelets are a program that repeats every
+One node: pods whose limits change once a second, each change timed from its PATCH, and from its tick,
+until the quota is in the kernel. Many nodes: the pods of 20 nodes, whose kubelets are a program that repeats every
 limit as status, changed by the actuators of one process, whose CPU is counted; then the same by a
 whole supervisor (`many.py`). In between the same models and load in pods and as processes
 (`parity.py`).
@@ -94,12 +94,12 @@ def pod(name, node, image=kubernetes.SANDBOX):
 
 
 async def one_node(plane, node, pods):
-    """Return the delays in seconds from call to kernel, and the CPU of the actuator in cores."""
+    """Return the seconds from PATCH and from tick to kernel, and the CPU of the actuator in cores."""
     names = [f"p{pods}-{i}" for i in range(pods)]
     plane.apply(*(pod(name, node.name) for name in names))
-    random_, delays = random.Random(1), []
-    async with acting(plane.kubeconfig(kubernetes.ADMIN), [node.name]) as (_, actuators):
-        actuator = actuators[node.name]
+    random_, from_patch, from_tick = random.Random(1), [], []
+    async with acting(plane.kubeconfig(kubernetes.ADMIN), [node.name]) as (watch, actuators):
+        actuator, sent = actuators[node.name], _record_patches(watch.client)
         files = {name: _quota_file(plane, name) for name in names}
         for timed in (True, False):
             spent, began = time.process_time(), time.monotonic()
@@ -108,16 +108,31 @@ async def one_node(plane, node, pods):
                 wanted = {n: random_.randrange(100, 1000) + 1000 * (i % 2) for n in names}
                 cores = {f"{n}@{node.name}": m / 1000 for n, m in wanted.items()}
                 if timed:
+                    ticked = time.monotonic()
                     looking = asyncio.create_task(_look(files, wanted))
                     await actuator.apply(cores)
-                    delays += await looking
+                    reached = await looking
+                    from_patch += [reached[name] - sent[name] for name in names]
+                    from_tick += [reached[name] - ticked for name in names]
                 else:
                     await actuator.apply(cores)
                 await asyncio.sleep(max(0.0, began + i + 1 - time.monotonic()))
             used = (time.process_time() - spent) / (time.monotonic() - began)
     for name in names:
         plane.kubectl("delete", "pod", name, "--wait=false", "--now")
-    return delays, used
+    return from_patch, from_tick, used
+
+
+def _record_patches(client):
+    """Return the moment at which each pod's last PATCH was sent, kept up to date."""
+    sent, patch = {}, client.patch
+
+    def recorded(path, *args):
+        sent[path.split("/")[-2]] = time.monotonic()
+        return patch(path, *args)
+
+    client.patch = recorded
+    return sent
 
 
 def _quota_file(plane, name):
@@ -128,15 +143,15 @@ def _quota_file(plane, name):
 
 
 async def _look(files, wanted):
-    """Return the seconds until each quota was in the kernel; infinite after two."""
-    began, left, found = time.monotonic(), dict(wanted), []
+    """Return the moment at which each quota was in the kernel; infinite after two seconds."""
+    began, left, found = time.monotonic(), dict(wanted), dict.fromkeys(wanted, math.inf)
     while left and time.monotonic() - began < 2:
         for name, millis in list(left.items()):
             if int(files[name].read_text()) == 100 * millis:
                 del left[name]
-                found.append(time.monotonic() - began)
+                found[name] = time.monotonic()
         await asyncio.sleep(0.001)
-    return found + [math.inf] * len(left)
+    return found
 
 
 def _be_kubelets(kubeconfig):
@@ -212,16 +227,17 @@ def main():
         ) as scratch,
         kubernetes.control_plane(Path(scratch) / "plane", controllers=True) as plane,
     ):
-        table = Table(title="one node, each pod changed once a second: from call to kernel")
-        for column in ("pods", "changes", "p50, ms", "p99, ms", "max, ms", "CPU of ROMA, cores"):
+        table = Table(title="one node, each pod changed once a second: ms until the kernel's quota")
+        for column in ("pods", "changes", "from", "p50", "p99", "max", "CPU of ROMA, cores"):
             table.add_column(column, justify="right")
         with kubernetes.node(Path(scratch) / "node", plane) as node:
             for pods in PODS:
-                delays, used = asyncio.run(one_node(plane, node, pods))
-                times = [quantile(delays, q) for q in (0.5, 0.99, 1.0)]
-                shown = (f"{1000 * t:.0f}" for t in times)
-                table.add_row(str(pods), str(len(delays)), *shown, f"{used:.3f}")
-                failed |= pods == max(PODS) and (times[1] > LIMIT_CHANGED or used > 0.1)
+                from_patch, from_tick, used = asyncio.run(one_node(plane, node, pods))
+                for name, delays in (("PATCH", from_patch), ("tick", from_tick)):
+                    shown = (f"{1000 * quantile(delays, q):.0f}" for q in (0.5, 0.99, 1.0))
+                    table.add_row(str(pods), str(len(delays)), name, *shown, f"{used:.3f}")
+                late = quantile(from_patch, 0.99) > LIMIT_CHANGED
+                failed |= pods == max(PODS) and (late or used > 0.1)
             differs = parity.compare(plane)
         Console().print(table)
         room = {"cpu": "640", "memory": "64Gi", "pods": "500"}
@@ -267,7 +283,7 @@ def main():
     Console().print(table)
     failed |= whole.cores > LIMIT_CORES or whole.missed > 0
     Console().print(
-        f"aims: p99 ≤ {1000 * LIMIT_CHANGED:.0f} ms and ≤ 0.1 core at {max(PODS)} changes a second; "
+        f"aims: from PATCH to kernel p99 ≤ {1000 * LIMIT_CHANGED:.0f} ms and ≤ 0.1 core at {max(PODS)} changes a second; "
         f"≤ {LIMIT_CORES} core and no tick beyond a second with {NODES * PER_NODE} pods, of the actuators alone "
         "and of a whole supervisor"
     )
