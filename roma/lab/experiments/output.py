@@ -66,8 +66,8 @@ def save(output: Output, directory: Path, *, vector: bool = True) -> list[Path]:
     return written
 
 
-def fill(page: Path, name: str, output: Output) -> list[Path]:
-    """Put tables and claims between the marks of a document, and figures beside it.
+def fill(page: Path, name: str, output: Output, figures: Path | None = None) -> list[Path]:
+    """Put tables and claims between the marks of a document, and figures beside it or elsewhere.
 
     Marks are `<!-- NAME -->` and `<!-- /NAME -->`, for each table and for "`name` claims". Return
     the figures. Raises ConfigError unless each mark is there once.
@@ -86,7 +86,7 @@ def fill(page: Path, name: str, output: Output) -> list[Path]:
             raise ConfigError(f"{page}: must have one place for {block}: {begin.strip()} … {end}")
         text = f"{before}{begin}{found.strip()}\n{end}{after}"
     page.write_text(text, encoding="utf-8")
-    return save(Output((), output.pictures), page.parent, vector=False)
+    return save(Output((), output.pictures), figures or page.parent, vector=False)
 
 
 def markdown(table: Table) -> str:

@@ -263,6 +263,8 @@ def test_a_document_gets_tables_claims_and_pictures_where_they_belong(tmp_path):
             "<!-- /t -->\nmore\n<!-- x claims -->\n| claim | holds |\n|---|---|\n"
             "| it is so | yes |\n<!-- /x claims -->\n"
         )
+    elsewhere = tmp_path / "figures"
+    assert output.fill(page, "x", example(), elsewhere) == [elsewhere / "p.png"]
 
 
 @pytest.mark.parametrize(
