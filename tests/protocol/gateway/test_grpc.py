@@ -239,10 +239,14 @@ async def test_a_deadline_that_passes_in_the_queue_frees_its_place(harness):
     backend.gate = asyncio.Event()
     first = asyncio.create_task(harness.call(PREDICT, asking(PREDICT)))
     await harness.until(lambda: backend.running == 1)
-    code, _, _, _ = await harness.call(PREDICT, asking(PREDICT), timeout=0.3)
-    assert code is Code.DEADLINE_EXCEEDED
-    await harness.until(lambda: harness.queue.rejected[Reason.DEADLINE] == 1)
-    assert (len(harness.queue), harness.queue.cancelled) == (0, 0)
+    for _ in range(100):  # on a busy machine a call can end before it arrives
+        code, _, _, _ = await harness.call(PREDICT, asking(PREDICT), timeout=0.3)
+        assert code is Code.DEADLINE_EXCEEDED
+        if harness.queue.rejected[Reason.DEADLINE]:
+            break
+    await harness.until(lambda: not len(harness.queue))
+    assert harness.queue.rejected[Reason.DEADLINE] >= 1
+    assert harness.queue.cancelled == 0
     backend.gate.set()
     assert (await first)[0] is Code.OK
     assert len(backend.seen) == 1
