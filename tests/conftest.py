@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 import dispatcher.core
 from roma.tools.demo import models
-from tests.support import caretaker
+from tests.support import caretaker, command_line
 from tests.support.examples import PROFILE
 
 # Before any module copies the environment.
@@ -51,6 +51,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _folder(item: pytest.Item) -> str:
     return item.path.relative_to(Path(__file__).parent).parts[0]
+
+
+@pytest.fixture
+def roma(capfd: pytest.CaptureFixture[str]) -> command_line.Roma:
+    """Run `roma` with arguments, in this process."""
+    return command_line.runner(capfd)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,8 +1,6 @@
 """Nothing listens beyond this machine unless something says who may connect, or that anybody may."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -129,7 +127,7 @@ def test_the_other_ports(sections, lacking):
 
 
 @pytest.mark.parametrize("program", ["dispatcher", "supervisor", "up"])
-def test_a_program_refuses_before_it_listens(tmp_path, program):
+def test_a_program_refuses_before_it_listens(roma, tmp_path, program):
     port, admin, control = free_ports(3)
     file = tmp_path / "roma.yaml"
     sections = {
@@ -138,21 +136,11 @@ def test_a_program_refuses_before_it_listens(tmp_path, program):
     }
     file.write_text(yaml.safe_dump(BASE | sections))
 
-    def run(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "roma", *arguments],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            timeout=60,
-            check=False,
-        )
-
-    done = run(program, str(file))
+    done = roma(program, file)
     assert done.returncode == 2
     assert "must be an address of this machine alone" in done.stderr
     assert "Traceback" not in done.stderr
-    checked = run("config", "check", str(file))
+    checked = roma("config", "check", file)
     assert checked.returncode == 2
     assert len(checked.stderr.splitlines()) == 3
     assert all(line.startswith(f"{file}: ") for line in checked.stderr.splitlines())
@@ -204,20 +192,13 @@ def test_files_are_relative_to_roma_yaml_and_written_down_whole(tmp_path):
     assert schema.load(elsewhere) == c
 
 
-def test_roma_yaml_never_holds_or_shows_a_secret(tmp_path):
+def test_roma_yaml_never_holds_or_shows_a_secret(roma, tmp_path):
     """What `config check` prints are names of files."""
     token = tmp_path / "t"
     token.write_text("s3cret" * 3)  # too short
     file = tmp_path / "roma.yaml"
     file.write_text(yaml.safe_dump(BASE | {"tokens": {"admin": "t"}}))
-    done = subprocess.run(
-        [sys.executable, "-m", "roma", "config", "check", str(file)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
+    done = roma("config", "check", file)
     assert done.returncode == 2
     assert f"{token}: must be one line" in done.stderr
     assert "s3cret" not in done.stderr + done.stdout

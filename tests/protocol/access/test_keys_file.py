@@ -4,18 +4,16 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.live.auth.access import opened
-from roma.cli.config_command import check
 from roma.config import file_edit
 from roma.config.gateway import GatewayConfig
 from roma.domain.errors import ConfigError
@@ -143,20 +141,9 @@ def test_tokens_have_the_form_and_are_all_different():
     assert all(api_keys.TOKEN.fullmatch(token) for token in tokens)
 
 
-def roma(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "roma", "keys", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-        timeout=60,
-    )
-
-
-def test_add_prints_the_token_once_and_keeps_its_hash(tmp_path):
+def test_add_prints_the_token_once_and_keeps_its_hash(roma, tmp_path):
     file = tmp_path / "keys.yaml"
-    done = roma("add", file, "checkout", "--model", "m", "--rate", "5")
+    done = roma("keys", "add", file, "checkout", "--model", "m", "--rate", "5")
     token = done.stdout.strip()
     assert done.stderr == ""
     assert api_keys.TOKEN.fullmatch(token)
@@ -165,41 +152,46 @@ def test_add_prints_the_token_once_and_keeps_its_hash(tmp_path):
     (key,) = api_keys.load(file).keys.values()
     assert key.hash == api_keys.hashed(token)
     assert [p.name for p in tmp_path.iterdir()] == ["keys.yaml"]  # nothing half written stays
-    listed = roma("list", file).stdout
+    listed = roma("keys", "list", file).stdout
     assert "checkout" in listed
     assert "5 req/s" in listed
     assert key.hash[7:] not in listed
-    as_json = roma("list", file, "--json").stdout
+    as_json = roma("keys", "list", file, "--json").stdout
     (shown,) = json.loads(as_json)
     assert (shown["name"], shown["models"], shown["rate"]) == ("checkout", ["m"], 5)
     assert "hash" not in shown
     assert key.hash[7:] not in as_json
 
 
-def test_what_people_wrote_stays(tmp_path):
+def test_what_people_wrote_stays(roma, tmp_path):
     file = tmp_path / "keys.yaml"
     file.write_text(
         f"# ours\nkeys:\n  abcdefgh:  # the first\n    {{hash: '{HASH}', models: '*'}}\n"
     )
     file.chmod(0o640)  # a group reads it
-    assert roma("add", file, "other", "--model", "m").returncode == 0
+    assert roma("keys", "add", file, "other", "--model", "m").returncode == 0
     assert "# ours" in file.read_text()
     assert "# the first" in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o640
-    assert roma("revoke", file, "other").returncode == 0
+    assert roma("keys", "revoke", file, "other").returncode == 0
     assert list(api_keys.load(file).keys) == ["abcdefgh"]
 
 
-def test_a_link_stays_and_keys_added_at_once_are_all_there(tmp_path):
+def test_a_link_stays_and_keys_added_at_once_are_all_there(roma, tmp_path):
     file, link = tmp_path / "there" / "keys.yaml", tmp_path / "keys.yaml"
     file.parent.mkdir()
     link.symlink_to(file)
-    with ThreadPoolExecutor(4) as pool:
-        done = list(pool.map(lambda i: roma("add", link, f"n{i}", "--model", "m"), range(4)))
-    assert [d.returncode for d in done] == [0] * 4
+    commands = [
+        [sys.executable, "-m", "roma", "keys", "add", link, f"n{i}", "--model", "m"]
+        for i in range(4)
+    ]
+    with contextlib.ExitStack() as stack:
+        started = [stack.enter_context(Popen(c, stdout=PIPE, text=True)) for c in commands]
+        tokens = [process.communicate()[0].strip() for process in started]
+    assert [process.returncode for process in started] == [0] * 4
     hashes = {key.hash for key in api_keys.load(file).keys.values()}
-    assert hashes == {api_keys.hashed(d.stdout.strip()) for d in done}
-    assert roma("revoke", link, "n0").returncode == 0
+    assert hashes == {api_keys.hashed(token) for token in tokens}
+    assert roma("keys", "revoke", link, "n0").returncode == 0
     assert len(api_keys.load(file).keys) == 3
     assert link.is_symlink()
     assert [p.name for p in file.parent.iterdir()] == ["keys.yaml"]
@@ -214,15 +206,15 @@ def test_an_edited_file_keeps_its_owner_and_group(tmp_path):
     assert (file.stat().st_uid, file.stat().st_gid) == (4321, 4322)
 
 
-def test_a_link_to_itself_is_one_line(tmp_path):
+def test_a_link_to_itself_is_one_line(roma, tmp_path):
     link = tmp_path / "keys.yaml"
     link.symlink_to(link)
-    assert roma("add", link, "n", "--model", "m").stderr == (
+    assert roma("keys", "add", link, "n", "--model", "m").stderr == (
         f"{link}: cannot be written: its links form a circle\n"
     )
 
 
-def test_what_would_be_wrong_is_not_written(tmp_path):
+def test_what_would_be_wrong_is_not_written(roma, tmp_path):
     file = tmp_path / "keys.yaml"
     file.write_text(f"keys: {{abcdefgh: {{hash: '{HASH}', models: '*'}}}}\n")
     before = file.read_text()
@@ -233,15 +225,17 @@ def test_what_would_be_wrong_is_not_written(tmp_path):
         ("add", file, "x", "--model", "m", "--expires", "2020-01-01"),
         ("revoke", file, "nobody"),
     ):
-        done = roma(*arguments)
+        done = roma("keys", *arguments)
         assert done.returncode == 2
         assert re.fullmatch(rf"{re.escape(str(file))}: .*\n", done.stderr)
         assert done.stdout == ""
         assert file.read_text() == before
 
 
-def test_a_key_that_is_over_already_is_not_added(tmp_path):
-    done = roma("add", tmp_path / "keys.yaml", "x", "--model", "m", "--expires", "2020-01-01")
+def test_a_key_that_is_over_already_is_not_added(roma, tmp_path):
+    done = roma(
+        "keys", "add", tmp_path / "keys.yaml", "x", "--model", "m", "--expires", "2020-01-01"
+    )
     assert done.returncode == 2
     assert re.search(
         r"keys\.[a-z]{8}\.expires = 2020-01-01T00:00:00\+00:00: must be after now", done.stderr
@@ -249,7 +243,7 @@ def test_a_key_that_is_over_already_is_not_added(tmp_path):
     assert not (tmp_path / "keys.yaml").exists()
 
 
-async def test_a_key_that_is_over_is_named(tmp_path, caplog, capsys):
+async def test_a_key_that_is_over_is_named(roma, tmp_path, caplog):
     file = tmp_path / "keys.yaml"
     file.write_text(
         f"keys: {{abcdefgh: {{name: shop, hash: '{HASH}', models: '*', expires: 2020-01-01}},"
@@ -260,24 +254,24 @@ async def test_a_key_that_is_over_is_named(tmp_path, caplog, capsys):
     )
     async with opened(GatewayConfig(keys=file)):
         assert [record.getMessage() for record in caplog.records] == [f"gateway.keys: {line}"]
-    assert "(expired)" in roma("list", file).stdout
+    assert "(expired)" in roma("keys", "list", file).stdout
     text = "models: {m: {sla: {response_time: 1}}}\n"
     text += "workers: [{backend: static, cores: 1, executables: [{url: 'http://h:1', model: m}]}]\n"
     (tmp_path / "roma.yaml").write_text(text + "gateway: {keys: keys.yaml}\n")
-    check(tmp_path / "roma.yaml")
-    assert f"note: gateway.keys: {line}" in capsys.readouterr().out
+    checked = roma("config", "check", tmp_path / "roma.yaml")
+    assert f"note: gateway.keys: {line}" in checked.stdout
 
 
-def test_a_token_file_is_replaced_with_the_old_one_beside_it(tmp_path):
+def test_a_token_file_is_replaced_with_the_old_one_beside_it(roma, tmp_path):
     from roma.security import tokens
 
     file = tmp_path / "admin.token"
-    assert roma("token", file).returncode == 0
+    assert roma("keys", "token", file).returncode == 0
     assert file.stat().st_mode & 0o777 == 0o600
     first = file.read_text().strip()
-    assert "is there already" in roma("token", file).stderr
+    assert "is there already" in roma("keys", "token", file).stderr
     assert file.read_text().strip() == first
-    done = roma("token", file, "--replace")
+    done = roma("keys", "token", file, "--replace")
     assert first not in done.stdout + done.stderr
     new, old = file.read_text().split()
     assert old == first != new

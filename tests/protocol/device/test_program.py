@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -75,16 +74,6 @@ async def test_a_worker_that_still_measures_can_be_stopped(hand):
     assert ("close", "") in hand.done
 
 
-def roma(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "roma", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -104,14 +93,14 @@ def roma(*arguments):
         ("--runtime onnx", "runtime = onnx: must be one of tensorflow, torch, emulated"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(arguments, words):
+def test_a_wrong_command_line_is_one_line(roma, arguments, words):
     done = roma("device", *arguments.split())
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(words)
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_that_is_taken_is_told_before_the_models_are_read(tmp_path):
+def test_a_port_that_is_taken_is_told_before_the_models_are_read(roma, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = roma("device", "--model", f"m={tmp_path}", "--port", str(port))
@@ -189,7 +178,7 @@ def test_a_folder_without_models_of_the_runtime_is_told(tmp_path, kind, what):
         registry.models([], tmp_path, kind)
 
 
-def test_predictability_prints_what_it_measured():
+def test_predictability_prints_what_it_measured(roma):
     done = roma(
         *("predictability", "--emulate", "resnet18:1", "--runs", "4", "--threads", "1,2", "--json")
     )
@@ -207,6 +196,6 @@ def test_predictability_prints_what_it_measured():
         (["--batch", "3"], "batch = 3: must be one of 1, 2, 4, 8, 16"),
     ],
 )
-def test_a_wrong_measurement_is_one_line(arguments, words):
+def test_a_wrong_measurement_is_one_line(roma, arguments, words):
     done = roma("predictability", *arguments)
     assert (done.returncode, done.stderr.startswith(words)) == (2, True)

@@ -46,10 +46,8 @@ def test_help_lists_every_command_and_imports_none():
         ),
     ],
 )
-def test_an_old_name_has_one_line_that_names_the_new_one(arguments, line):
-    done = subprocess.run(
-        [sys.executable, "-m", "roma", *arguments], check=False, capture_output=True, text=True
-    )
+def test_an_old_name_has_one_line_that_names_the_new_one(roma, arguments, line):
+    done = roma(*arguments)
     assert done.returncode == 2
     assert re.fullmatch(line, done.stderr.strip())
 

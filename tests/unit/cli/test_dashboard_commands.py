@@ -95,11 +95,6 @@ def serving(answers):
         server.server_close()
 
 
-def roma(*arguments):
-    command = [sys.executable, "-m", "roma", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 def shown(view, **more):
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(dashboard(view, **more))
@@ -216,13 +211,13 @@ def test_a_worker_that_nothing_controls_is_said_to_be_that():
     assert "not controlled" not in shown(VIEW | {"workers": [WORKER | {"mode": "dry-run"}]})
 
 
-def test_status_prints_the_board_or_its_json():
+def test_status_prints_the_board_or_its_json(roma):
     with serving({"/control/v1/dashboard": (200, VIEW)}) as url:
         assert "photos" in roma("status", "--url", url).stdout
         assert json.loads(roma("status", "--url", url, "--json").stdout) == VIEW
 
 
-def test_explain_tells_decisions_and_refusals_in_their_order():
+def test_explain_tells_decisions_and_refusals_in_their_order(roma):
     with serving({"/control/v1/decisions": (200, STORY)}) as url:
         done = roma("explain", "photos", "--url", url)
     assert done.returncode == 0
@@ -244,7 +239,7 @@ def test_explain_tells_decisions_and_refusals_in_their_order():
         ((200, STORY | {"refusals": None}), "not a dispatcher's admin port"),
     ],
 )
-def test_what_goes_wrong_is_one_line(answer, message):
+def test_what_goes_wrong_is_one_line(roma, answer, message):
     with serving({"/control/v1/decisions": answer}) as url:
         done = roma("explain", "x", "--url", url)
     assert done.returncode == 1
@@ -255,13 +250,13 @@ def test_what_goes_wrong_is_one_line(answer, message):
 @pytest.mark.parametrize(
     "view", [VIEW | {"models": None}, VIEW | {"models": [{}]}, {"models": [], "workers": []}]
 )
-def test_a_view_that_lacks_something_is_one_line(command, view):
+def test_a_view_that_lacks_something_is_one_line(roma, command, view):
     with serving({"/control/v1/dashboard": (200, view)}) as url:
         done = roma(command, "--url", url)
     assert (done.returncode, done.stderr) == (1, f"{url}: not a dispatcher's admin port\n")
 
 
-def test_a_terminal_shows_what_comes_from_far_and_does_not_obey_it():
+def test_a_terminal_shows_what_comes_from_far_and_does_not_obey_it(roma):
     odd = "\x1b[2Jit is fine\x9b1m"
     worker = WORKER | {"answers": False, "error": odd}
     answers = {
@@ -286,20 +281,20 @@ def test_a_terminal_shows_what_comes_from_far_and_does_not_obey_it():
 
 
 @pytest.mark.parametrize("at", [1e18, -1e18])
-def test_a_time_that_no_calendar_has_is_one_line(at):
+def test_a_time_that_no_calendar_has_is_one_line(roma, at):
     with serving({"/control/v1/dashboard": (200, VIEW | {"at": at})}) as url:
         done = roma("status", "--url", url)
     assert (done.returncode, done.stderr) == (1, f"{url}: not a dispatcher's admin port\n")
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8500", "localhost:8500", "ftp://h:1", "http://h:x"])
-def test_a_url_must_be_one(url):
+def test_a_url_must_be_one(roma, url):
     done = roma("status", "--url", url)
     assert done.returncode == 2
     assert done.stderr == f"--url = {url}: must be http://host:port or https://host:port\n"
 
 
-def test_nobody_there():
+def test_nobody_there(roma):
     done = roma("status", "--url", "http://127.0.0.1:1")
     assert done.returncode == 1
     assert done.stderr.startswith("http://127.0.0.1:1: no dispatcher answers: ")

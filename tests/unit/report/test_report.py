@@ -3,8 +3,6 @@
 import errno
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -281,13 +279,8 @@ def test_a_named_pipe_is_refused_and_not_waited_for(run, tmp_path):
         read(tmp_path)
 
 
-def test_a_wrong_argument_ends_the_command_with_2(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "roma", "report", tmp_path / "nowhere"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_wrong_argument_ends_the_command_with_2(roma, tmp_path):
+    done = roma("report", tmp_path / "nowhere")
     assert (done.returncode, done.stderr) == (2, f"{tmp_path}/nowhere: no such directory\n")
 
 

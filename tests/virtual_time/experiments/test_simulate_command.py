@@ -98,14 +98,9 @@ def test_the_same_command_prints_the_same(short):
     assert simulate(short, "--json").stdout == simulate(short, "--json").stdout
 
 
-def test_progress_is_shown_on_a_terminal_and_nowhere_else(short):
-    quiet = subprocess.run(
-        [sys.executable, "-m", "roma", "simulate", str(short), "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert quiet.stderr == ""
+def test_progress_is_shown_on_a_terminal_and_nowhere_else(roma, short):
+    quiet = roma("simulate", short, "--json")
+    assert (quiet.returncode, quiet.stderr) == (0, "")
     main, terminal = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "roma", "simulate", str(short), "--json", "--seeds", "2"],
