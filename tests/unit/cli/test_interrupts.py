@@ -125,6 +125,7 @@ def test_processes_of_an_experiment_end_though_it_handles_sigterm():
     assert process.returncode == 143
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_processes_of_a_training_end_without_tracebacks(number, status):
     with subprocess.Popen(

@@ -35,6 +35,7 @@ def test_a_new_result_is_readable_as_the_umask_says(tmp_path):
     assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("old", ["gains: {}\n", None])
 def test_a_full_disk_keeps_what_was_there(tmp_path, old):
     file = tmp_path / "gains.yaml"

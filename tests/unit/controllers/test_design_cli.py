@@ -76,6 +76,7 @@ def test_from_a_record_to_gains_to_a_closed_loop(design, tmp_path):
     assert [verdict["stable"] for verdict in json.loads(out)] == [True] * 4
 
 
+@pytest.mark.long
 def test_pictures_are_small_and_those_of_the_document(design, tmp_path):
     status, out, _ = design("figures", "--out", str(tmp_path))
     drawn = {Path(line) for line in out.split()}
@@ -107,6 +108,7 @@ def test_every_axis_has_a_unit():
     assert all(any(both) for both in labels)
 
 
+@pytest.mark.long
 def test_pictures_of_single_commands(design, tmp_path):
     assert design("identify", "--out", str(tmp_path))[0] == 0
     assert design("closed-loop", "--out", str(tmp_path))[0] == 0
