@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
+from dispatcher.live.admin import dashboard_feed
 from roma.config import schema
 from roma.tools.demo.ports import free_ports
 
@@ -69,6 +70,12 @@ gateway: {{port: {port}, admin_port: {admin}}}
 """
 
 
+@pytest.fixture(autouse=True)
+def _often(monkeypatch):
+    """Update the dashboard ten times a second."""
+    monkeypatch.setattr(dashboard_feed, "PERIOD", 0.1)
+
+
 async def opened(harness, story):
     """A dispatcher with one model server and a supervisor's stand-in."""
     from tests.protocol.gateway.conftest import FakeModelServer
@@ -87,7 +94,7 @@ async def opened(harness, story):
 
 async def seen(harness, condition):
     """Wait for a view that is as wanted."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             _, body = await harness.get("/control/v1/dashboard", harness.admin)
             view = json.loads(body)
