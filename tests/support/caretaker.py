@@ -31,7 +31,7 @@ LIMIT = 60
 """Seconds in which all marked processes must be gone."""
 
 REAPING = 2
-"""Seconds for those that clear up themselves."""
+"""Most seconds for those that clear up themselves."""
 
 RECORDS = Path("/var/tmp")
 """Each session's list of what it leaves, locked for as long as it or its caretaker lives."""
@@ -113,17 +113,22 @@ def discard(directory):
 def _kill_all(is_meant):
     """Kill all processes but this one that are meant; return when they are gone."""
     deadline = time.monotonic() + LIMIT
-    while time.monotonic() < deadline:
-        found = 0
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError, IndexError):
-                # A zombie has neither command line nor environment.
-                if int(process.name) != os.getpid() and is_meant(process):
-                    os.kill(int(process.name), signal.SIGKILL)
-                    found += 1
-        if not found:
-            return
+    while time.monotonic() < deadline and (found := _others(is_meant)):
+        for process in found:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
         time.sleep(0.05)
+
+
+def _others(is_meant):
+    """Return the numbers of the processes but this one that are meant."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):
+            # A zombie has neither command line nor environment.
+            if int(process.name) != os.getpid() and is_meant(process):
+                found.append(int(process.name))
+    return found
 
 
 def _clear_up(record):
@@ -137,7 +142,9 @@ def _clear_up(record):
 
     # Reapers remove the cgroups of what is gone, and end by themselves.
     _kill_all(lambda process: is_marked(process) and not is_reaper(process))
-    time.sleep(REAPING)
+    deadline = time.monotonic() + REAPING
+    while time.monotonic() < deadline and _others(is_marked):
+        time.sleep(0.05)
     _kill_all(is_marked)
     for line in reversed(record.read_text().splitlines()):
         kind, _, what = line.partition(" ")
