@@ -40,12 +40,18 @@ def to_json(name: str, seeds: tuple[int, ...], output: Output) -> str:
         "experiment": name,
         "seeds": list(seeds),
         "tables": {
-            t.name: [dict(zip([c.name for c in t.columns], row, strict=True)) for row in t.rows]
-            for t in output.tables
+            t.name: [dict(zip(_keys(t), row, strict=True)) for row in t.rows] for t in output.tables
         },
         "checks": [{"claim": c.claim, "holds": c.holds, "aim": c.is_aim} for c in output.checks],
     }
     return json.dumps(data, indent=2, ensure_ascii=False)
+
+
+def _keys(table: Table) -> list[str]:
+    """Return the names of the columns; the second "±" is "± (2)", for a key is there once."""
+    names = [c.name for c in table.columns]
+    seen = [names[:i].count(name) for i, name in enumerate(names)]
+    return [f"{name} ({n + 1})" if n else name for name, n in zip(names, seen, strict=True)]
 
 
 def save(output: Output, directory: Path, *, vector: bool = True) -> list[Path]:
