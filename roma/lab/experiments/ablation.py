@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from roma.config.control import LONG_PERIOD
 from roma.lab.experiments.base import Cell, Column, Experiment, Output, Table
+from roma.lab.experiments.intervals import interval_note
 from roma.lab.experiments.lab import Lab, LabCase
 from roma.lab.experiments.systems import SHIPPED, System
 from roma.lab.experiments.workloads import ALL_APPS, IDLE_BURST, OVERLOAD, RES_VGG
@@ -35,7 +36,7 @@ def _run(lab: Lab) -> Output:
     for workload in WORKLOADS:
         columns += [Column(f"{workload.name}: late", ".2%"), Column("±", ".2%")]
         columns += [Column("core-s", ".0f"), Column("±", ".0f")]
-    note = f"± is an interval of 95 % over {len(lab.seeds)} seeds."
+    note = interval_note(len(lab.seeds))
     return Output((Table("ablation", "What each part buys", tuple(columns), rows, note),))
 
 

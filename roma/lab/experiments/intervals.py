@@ -20,6 +20,11 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
     return fmean(values), _T.get(n, 1.96) * stdev(values) / math.sqrt(n)
 
 
+def interval_note(seeds: int) -> str:
+    """Return the sentence of a table's note that explains its intervals."""
+    return f"± is an interval of 95 % over {seeds} seeds." if seeds > 1 else "One seed."
+
+
 def cores_at(late: float, points: Sequence[tuple[float, float]]) -> float:
     """Return the cores at which a share of `late` is late, from measured (late share, cores).
 

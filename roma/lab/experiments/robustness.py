@@ -6,6 +6,7 @@ from typing import Any
 
 from roma.lab.experiments import systems
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table
+from roma.lab.experiments.intervals import interval_note
 from roma.lab.experiments.lab import CaseSummary, Lab, LabCase
 from roma.lab.experiments.workloads import ALL_APPS, NOISY, Workload
 from roma.lab.sim.scenario import ExecutorFault, SupervisorFault
@@ -85,7 +86,7 @@ def _run(lab: Lab) -> Output:
         columns += [Column(f"{system.name}: late", ".2%"), Column("±", ".2%")]
         columns += [Column("core-s", ".0f"), Column("±", ".0f")]
     title = "Late share and core-seconds under disturbances"
-    note = f"± is an interval of 95 % over {len(lab.seeds)} seeds."
+    note = interval_note(len(lab.seeds))
     table = Table("robustness", title, tuple(columns), rows, note)
     return Output((table,), checks=tuple(checks))
 

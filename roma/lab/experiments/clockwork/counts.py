@@ -1,10 +1,11 @@
 """Statistics of a run: counts and a histogram, in constant memory."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from roma.lab.experiments.intervals import interval
 from roma.lab.sim.fleet_plan import Ended
 
 LOWEST: Final = 1e-4
@@ -88,6 +89,7 @@ class Counts:
         "late_at",
         "latencies",
         "refused",
+        "runs",
         "seconds",
     )
 
@@ -100,6 +102,24 @@ class Counts:
         self.latencies = Latencies()
         self.late_at: list[float] = []
         """Times at which late answers came; at most `KEPT` of them."""
+        self.runs: tuple[Counts, ...] = ()
+        """The runs that are counted here together; empty for one run."""
+
+    @classmethod
+    def of_runs(cls, runs: Sequence["Counts"]) -> "Counts":
+        """Return the sum of several runs."""
+        total = cls.of_stretches(runs)
+        total.runs = tuple(runs)
+        return total
+
+    @classmethod
+    def of_stretches(cls, stretches: Sequence["Counts"]) -> "Counts":
+        """Return the sum of successive stretches of one run."""
+        total = cls(stretches[0].begin, stretches[-1].end)
+        total.seconds = 0.0
+        for counts in stretches:
+            total._add_counts(counts)
+        return total
 
     def add(self, ended: Ended) -> None:
         """Count a request."""
@@ -118,8 +138,7 @@ class Counts:
         if len(self.late_at) < KEPT:
             self.late_at.append(ended.ended)
 
-    def merge(self, other: "Counts") -> None:
-        """Add another run's requests."""
+    def _add_counts(self, other: "Counts") -> None:
         self.seconds += other.seconds
         self.good += other.good
         self.late += other.late
@@ -140,6 +159,39 @@ class Counts:
         return self.good / self.seconds
 
     @property
+    def goodput_half(self) -> float | None:
+        """Half of the goodput's 95 % interval over the runs; None for one run."""
+        return self._half(lambda run: run.goodput)
+
+    @property
     def satisfaction(self) -> float:
         """The share of requests that were answered within their SLO (§6.3); 1 without any."""
         return self.good / self.total if self.total else 1.0
+
+    @property
+    def satisfaction_half(self) -> float | None:
+        """The same of the satisfaction."""
+        return self._half(lambda run: run.satisfaction)
+
+    @property
+    def refused_share(self) -> float:
+        """The share of requests that got no answer."""
+        return self.refused / max(1, self.total)
+
+    @property
+    def refused_half(self) -> float | None:
+        """The same of the refused share."""
+        return self._half(lambda run: run.refused_share)
+
+    @property
+    def cold_share(self) -> float:
+        """The share of answers in time whose model was not loaded when the request came."""
+        return self.cold_answered / max(1, self.good)
+
+    @property
+    def cold_half(self) -> float | None:
+        """The same of the share of cold answers."""
+        return self._half(lambda run: run.cold_share)
+
+    def _half(self, figure: Callable[["Counts"], float]) -> float | None:
+        return interval([figure(run) for run in self.runs])[1] if self.runs else None

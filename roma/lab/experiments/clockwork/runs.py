@@ -94,15 +94,14 @@ def _times(clients: Clients, stream: int) -> Iterator[Iterator[float]]:
 
 
 def over_seeds(lab: Lab, trials: Sequence[FleetTrial]) -> list[dict[str, Counts]]:
-    """Return the counts of every trial, in order, each summed over the lab's seeds."""
+    """Return the counts of every trial, in order, each of all the lab's seeds together."""
     results = lab.by_seed(
         simulate, trials, lambda trial, seed: replace(trial, plan=replace(trial.plan, seed=seed))
     )
-    for first, *others in results:
-        for other in others:
-            for group, counts in other.items():
-                first[group].merge(counts)
-    return [first for first, *_ in results]
+    return [
+        {group: Counts.of_runs([run[group] for run in found]) for group in found[0]}
+        for found in results
+    ]
 
 
 def milliseconds(seconds: float | None) -> float | None:

@@ -11,6 +11,7 @@ from roma.domain.model import Request
 from roma.lab.experiments.clockwork import isolation, low, runs, slo, thousands
 from roma.lab.experiments.clockwork.clipper import LARGEST, Clipper
 from roma.lab.experiments.clockwork.counts import GROWTH, Counts, Latencies
+from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.lab import Lab
 from roma.lab.sim.fleet import Fleet
 from roma.lab.sim.fleet_plan import Ended
@@ -70,8 +71,22 @@ def test_two_runs_are_one_twice_as_long():
     first, second = Counts(0.0, 1.0), Counts(0.0, 1.0)
     first.add(ended(0.5))
     second.add(ended(0.5, 0.2))
-    first.merge(second)
-    assert (first.goodput, first.late, first.latencies.largest) == (0.5, 1, 0.2)
+    both = Counts.of_runs([first, second])
+    assert (both.goodput, both.late, both.latencies.largest) == (0.5, 1, 0.2)
+    assert (both.satisfaction, both.refused_share, both.seconds) == (0.5, 0.0, 2.0)
+    assert both.goodput_half == pytest.approx(interval([1.0, 0.0])[1])
+    assert first.goodput_half is None
+
+
+def test_stretches_of_a_run_are_one_run():
+    stretches = [Counts(0.0, 1.0), Counts(1.0, 3.0)]
+    for counts in stretches:
+        counts.add(ended(0.5))
+        counts.add(ended(2.5, reason=Reason.DEADLINE))
+    whole = Counts.of_stretches(stretches)
+    assert (whole.begin, whole.end, whole.seconds, whole.refused_share) == (0.0, 3.0, 3.0, 0.5)
+    assert whole.refused_half is None
+    assert Counts.of_runs([whole, whole]).refused_half == 0.0
 
 
 # Fig. 5
@@ -209,12 +224,28 @@ def test_the_steps_are_the_paper_s():
 def test_a_longer_slo_satisfies_more():
     found = low.compare(LAB, [(12, 600)], (0.0029, 0.0098, 0.0743), seconds=1.0)
     (row,) = found.tables[0].rows
-    _, _, *shares, first, paper = row
+    _, _, *cells, first, paper = row
+    shares, halves = cells[::2], cells[1::2]
+    assert halves == [None] * 3
     assert shares == sorted(shares)
     assert shares[0] < 0.9
     assert shares[-1] > 0.99
     assert (first, paper) == (pytest.approx(9.8), 10.0)
     assert all(c.holds for c in found.checks)
+
+
+def test_two_seeds_have_the_mean_and_the_interval_of_one_each():
+    def figures(*seeds):
+        table = low.compare(Lab(seeds), [(12, 600)], (0.0029, 0.0065), seconds=0.5).tables[0]
+        return table.rows[0][2:6], table.note
+
+    (both, note), ones = figures(11, 12), [figures(seed)[0] for seed in (11, 12)]
+    assert note.endswith("± is an interval of 95 % over 2 seeds.")
+    for column in (0, 2):
+        mean, half = interval([row[column] for row in ones])
+        # Of all requests together: the seeds do not have as many.
+        assert both[column] == pytest.approx(mean, rel=0.01)
+        assert both[column + 1] == pytest.approx(half)
 
 
 def test_batch_clients_take_what_is_left():
@@ -253,7 +284,7 @@ def test_what_does_not_fit_is_loaded_again_and_again():
     assert (first.major.total, first.minor.total > 900) == (0, True)
     assert first.loads == 1
     assert last.loads > 180  # of the 360 that the bus could do in three seconds
-    assert last.cold_share > 0.5
+    assert last.major.cold_share > 0.5
     assert last.loading <= 3.0 * 1.01
     assert all(b.major.late == b.minor.late == 0 for b in buckets)
 

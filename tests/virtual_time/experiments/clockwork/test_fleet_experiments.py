@@ -8,6 +8,7 @@ from roma.domain.actions import ModelCapabilities
 from roma.domain.errors import ConfigError
 from roma.lab.experiments.clockwork import functions, scale, trace
 from roma.lab.experiments.clockwork.bound import unservable
+from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.lab import Lab
 
 LAB = Lab((11,))
@@ -78,6 +79,16 @@ def test_a_small_fleet_keeps_its_slo_and_counts_every_request():
     assert found.checks[0].holds
 
 
+def test_the_intervals_of_a_fleet_are_those_of_its_runs():
+    lab = Lab((11, 12))
+    both = rows(trace.compare(lab, SMALL).tables[0])[0]
+    ones = [rows(trace.compare(Lab((seed,)), SMALL).tables[0])[0] for seed in lab.seeds]
+    assert [one["goodput ±"] for one in ones] == [None, None]
+    mean, half = interval([one["goodput r/s"] for one in ones])
+    assert (both["goodput r/s"], both["goodput ±"]) == (pytest.approx(mean), pytest.approx(half))
+    assert both["refused ±"] == pytest.approx(interval([one["refused"] for one in ones])[1])
+
+
 def test_prediction_errors_are_longer_or_shorter_and_all_of_them():
     found = trace.compare(LAB, SMALL)
     errors = rows(found.tables[1])
@@ -97,9 +108,21 @@ def test_more_devices_do_more():
     assert 0 < one["dispatcher busy"] < 1
 
 
+def test_the_peak_is_at_the_load_with_the_largest_mean_over_the_seeds():
+    runs = {10.0: (30.0, 34.0), 20.0: (60.0, 2.0)}
+    found = {
+        scale.ScaleJob(2, rate): [scale.ScaleResult(40.0, goodput, 0.01) for goodput in goodputs]
+        for rate, goodputs in runs.items()
+    }
+    devices, offered, goodput, half, each, cost, busy = scale._row(found)
+    assert (devices, offered, each) == (2, 20.0, 16.0)
+    assert (goodput, half) == interval([30.0, 34.0])
+    assert (cost, busy) == (pytest.approx(1e4), pytest.approx(0.4))
+
+
 def test_devices_that_add_nothing_end_the_growth():
     def checks(*goodput):
-        return scale._checks([(n, None, g, g / n, 1.0, 0.5) for n, g in goodput])
+        return scale._checks([(n, None, g, None, g / n, 1.0, 0.5) for n, g in goodput])
 
     (grows,) = checks((1, 10.0), (2, 20.0), (4, 21.0), (8, 5.0))
     assert "to 2" in grows.claim
