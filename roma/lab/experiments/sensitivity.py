@@ -32,5 +32,5 @@ SENSITIVITY = Experiment(
     "roma-sensitivity",
     "Table 2 with every service time × 0.7 and × 1.4: what depends on the assumed plant",
     _run,
-    seeds=1,
+    seeds=5,
 )

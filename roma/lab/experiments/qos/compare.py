@@ -4,9 +4,11 @@ Every policy gets the same queries. The paper's numbers stand beside ours. The d
 setting, and the choice of its load, are described in `roma.lab.experiments.qos.setting`.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -18,6 +20,7 @@ from dispatcher.schedulers.qos.optimal import QosOpt
 from roma.config.policy_file import Policy
 from roma.config.scheduling import QualityConfig
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Picture, Table
+from roma.lab.experiments.intervals import interval, interval_note
 from roma.lab.experiments.lab import Lab
 from roma.lab.experiments.qos import bounds, paper
 from roma.lab.experiments.qos.jobs import learned
@@ -51,6 +54,9 @@ the bound loose: devices are free before it, and no query comes after it."""
 SHOWN: Final = 600.0
 """Seconds shown in the figure of batches, as in Fig. 7."""
 
+SHARES: Final = np.linspace(0, 1, 1001)
+"""Shares of queries at which the figure of answers is drawn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contender:
@@ -60,6 +66,22 @@ class Contender:
     policy: type[QualityScheduler]
     options: QualityConfig
     learned: Policy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The figures of one run.
+
+    `sampled` is the mean quality in each sample for the bound; `late` and `quality` are what a
+    share of the queries, each of `SHARES`, does not exceed.
+    """
+
+    mean: float
+    deviation: float
+    tiny: float
+    sampled: tuple[float, ...]
+    late: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+    quality: "np.ndarray[tuple[int], np.dtype[np.float64]]"
 
 
 def contenders(kinds: tuple[str, ...]) -> tuple[Contender, ...]:
@@ -87,24 +109,27 @@ def compare(
         for r in runners
         for part in TESTS
     }
-    found = dict(zip(trials, lab.map(run, list(trials.values())), strict=True))
+    found = dict(zip(trials, lab.by_seed(_outcome, list(trials.values()), _seeded), strict=True))
     limits = _limits(lab, trials, found)
     name = "qos-single" if kinds == SINGLE else "qos-busy" if busy else "qos-cluster"
     means: list[tuple[Cell, ...]] = []
     shares: list[tuple[Cell, ...]] = []
     for r in runners:
-        scores = [found[r.name, part.name] for part in TESTS]
-        means.append((r.name, *(f"{s.mean:.3f} ({s.deviation:.3f})" for s in scores)))
-        shares.append((r.name, *(100 * s.tiny for s in scores)))
+        runs = [found[r.name, part.name] for part in TESTS]
+        means.append((r.name, *(f"{_mean(o.mean for o in some)} ({_sd(some)})" for some in runs)))
+        tiny = (x for some in runs for x in interval([100 * o.tiny for o in some]))
+        shares.append((r.name, *tiny))
         if r.name in paper.QUALITY[kinds]:
             known = zip(paper.QUALITY[kinds][r.name], paper.DEVIATION[kinds][r.name], strict=True)
             means.append((f"{r.name}, paper", *(f"{mean:.3f} ({sd:.3f})" for mean, sd in known)))
-            shares.append((f"{r.name}, paper", *(100 * t for t in paper.TINY[kinds][r.name])))
+            tiny = (x for share in paper.TINY[kinds][r.name] for x in (100 * share, None))
+            shares.append((f"{r.name}, paper", *tiny))
     if kinds == SINGLE:
-        best = lab.map(_in_order, [trials["qos-opt", part.name] for part in TESTS])
+        ours = [trials["qos-opt", part.name] for part in TESTS]
+        best = lab.map(_in_order, ours)
         means.append(("best in order of arrival", *(f"{mean:.3f}" for mean in best)))
-    means.append(("bound, in samples", *(f"{limits[part.name][0]:.3f}" for part in TESTS)))
-    means.append(("qos-opt, in the same", *(f"{limits[part.name][1]:.3f}" for part in TESTS)))
+    for i, row in enumerate(("bound, in samples", "qos-opt, in the same")):
+        means.append((row, *(f"{limits[part.name][i]:.3f}" for part in TESTS)))
     load = ", ".join(f"{p.name} {trials['fixed', p.name].load:.1f}/s" for p in TESTS)
     columns = tuple(Column(p.name) for p in TESTS)
     tables = (
@@ -113,19 +138,22 @@ def compare(
             "Mean (SD) response quality",
             (Column("policy"), *columns),
             means,
-            f"Mean load: {load}; qos with α = {TUNED[kinds][0]:g}, β = {TUNED[kinds][1]:g}.",
+            f"Mean load: {load}; qos with α = {TUNED[kinds][0]:g}, β = {TUNED[kinds][1]:g}. "
+            f"{interval_note(len(lab.seeds))} The SD is that of single answers. The rows "
+            f"below qos-opt are of seed {lab.seeds[0]}.",
         ),
         Table(
             f"{name}-tiny",
             "Queries answered by the tiny model, %",
-            (Column("policy"), *(Column(p.name, ".1f") for p in TESTS)),
+            (Column("policy"), *(Column(n, ".1f") for p in TESTS for n in (p.name, "±"))),
             shares,
+            interval_note(len(lab.seeds)),
         ),
     )
     shown = {r.name: trials[r.name, TESTS[0].name] for r in runners}
     pictures = [
         Picture(
-            f"{name}-cdf", partial(_draw_cdf, shown={n: found[n, TESTS[0].name] for n in shown})
+            f"{name}-cdf", partial(_draw_cdf, shown={n: found[n, TESTS[0].name][0] for n in shown})
         )
     ]
     if kinds == SINGLE:
@@ -158,6 +186,29 @@ def _trial(
     )
 
 
+def _seeded(trial: Trial, seed: int) -> Trial:
+    return replace(trial, seed=seed)
+
+
+def _outcome(trial: Trial) -> Outcome:
+    """Simulate a trial; keep its figures, for the scores of all trials would fill the memory."""
+    scores = run(trial)
+    late, quality = (np.quantile(values, SHARES) for values in (scores.late, scores.quality))
+    sampled = tuple(_within(scores, *_sample(trial, at)) for at in SAMPLES)
+    return Outcome(scores.mean, scores.deviation, scores.tiny, sampled, late, quality)
+
+
+def _mean(values: Iterable[float]) -> str:
+    """Return the mean over seeds as text, with half of its interval."""
+    mean, half = interval(list(values))
+    return f"{mean:.3f}" if half is None else f"{mean:.3f} ± {half:.3f}"
+
+
+def _sd(runs: Sequence[Outcome]) -> str:
+    """Return the standard deviation within runs as text."""
+    return f"{math.sqrt(fmean(o.deviation**2 for o in runs)):.3f}"
+
+
 def _short(trial: Trial) -> Trial:
     return replace(trial, seconds=int(SHOWN), rate=None, speed=1)
 
@@ -165,17 +216,17 @@ def _short(trial: Trial) -> Trial:
 def _limits(
     lab: Lab,
     trials: Mapping[tuple[str, str], Trial],
-    found: Mapping[tuple[str, str], Scores],
+    found: Mapping[tuple[str, str], Sequence[Outcome]],
 ) -> dict[str, tuple[float, float]]:
-    """Return, by part, the bound and what `qos-opt` reaches for the same queries."""
-    ours = {part.name: trials["qos-opt", part.name] for part in TESTS}
-    best = lab.map(_priced, [(trial, at) for trial in ours.values() for at in SAMPLES])
-    limits: dict[str, tuple[float, float]] = {}
-    for i, name in enumerate(ours):
-        reached = [_within(found["qos-opt", name], *_sample(ours[name], at)) for at in SAMPLES]
-        some = best[i * len(SAMPLES) : (i + 1) * len(SAMPLES)]
-        limits[name] = float(np.mean(some)), float(np.mean(reached))
-    return limits
+    """Return, by part, the bound and what `qos-opt` reaches for the same queries.
+
+    Of the first seed: the bounds of a seed take minutes.
+    """
+    jobs = [(trials["qos-opt", part.name], at) for part in TESTS for at in SAMPLES]
+    best = iter(lab.map(_priced, jobs))
+    limits = {part.name: fmean(next(best) for _ in SAMPLES) for part in TESTS}
+    reached = {name: fmean(found["qos-opt", name][0].sampled) for name in limits}
+    return {name: (limit, reached[name]) for name, limit in limits.items()}
 
 
 def _in_order(trial: Trial) -> float:
@@ -205,13 +256,14 @@ def _within(scores: Scores, begin: float, end: float) -> float:
 
 def _checks(
     kinds: tuple[str, ...],
-    found: Mapping[tuple[str, str], Scores],
+    found: Mapping[tuple[str, str], Sequence[Outcome]],
     limits: Mapping[str, tuple[float, float]],
 ) -> tuple[Check, ...]:
     checks: list[Check] = []
     for i, part in enumerate(TESTS):
         fixed, qos, learned, best = (
-            found[name, part.name].mean for name in ("fixed", "qos", "qos-rl", "qos-opt")
+            fmean(o.mean for o in found[name, part.name])
+            for name in ("fixed", "qos", "qos-rl", "qos-opt")
         )
         known = paper.QUALITY[kinds]
         limit, reached = limits[part.name]
@@ -234,15 +286,12 @@ def _checks(
     return tuple(checks)
 
 
-def _draw_cdf(figure: "Figure", shown: Mapping[str, Scores]) -> None:
+def _draw_cdf(figure: "Figure", shown: Mapping[str, Outcome]) -> None:
     """Draw Fig. 6: the times of answers, and their values."""
     late, worth = figure.subplots(1, 2)
-    for name, scores in shown.items():
-        for axis, values in ((late, scores.late), (worth, scores.quality)):
-            ordered = np.sort(values)
-            share = np.arange(1, len(ordered) + 1) / len(ordered)
-            step = max(1, len(ordered) // 2000)
-            axis.plot(ordered[::step], share[::step], label=name)
+    for name, outcome in shown.items():
+        late.plot(outcome.late, SHARES, label=name)
+        worth.plot(outcome.quality, SHARES, label=name)
     late.set_xlabel("end after the soft deadline, s")
     late.set_xlim(-1.0, 1.0)
     worth.set_xlabel("quality of the answer")
@@ -265,17 +314,17 @@ QOS_SINGLE = Experiment(
     "qos-single",
     "Batch size and variant on one GPU: the QoS paper's Tables 2 and 3, beside a bound",
     lambda lab: compare(lab, SINGLE),
-    seeds=1,
+    seeds=5,
 )
 QOS_BUSY = Experiment(
     "qos-busy",
     "Ten GPUs under a load that makes the baseline as bad as it was in the paper",
     lambda lab: compare(lab, CLUSTER, busy=True),
-    seeds=1,
+    seeds=5,
 )
 QOS_CLUSTER = Experiment(
     "qos-cluster",
     "The same on ten GPUs of two kinds: Tables 4 and 5",
     lambda lab: compare(lab, CLUSTER),
-    seeds=1,
+    seeds=5,
 )

@@ -1,6 +1,7 @@
 """The QoS paper's setting, its bounds against brute force, and short runs of the experiments."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 from dispatcher.schedulers.qos.heuristic import Fixed, Qos
 from dispatcher.schedulers.qos.optimal import QosOpt
 from roma.config.scheduling import QualityConfig
+from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.lab import Lab
 from roma.lab.experiments.qos import bounds, compare, paper
 from roma.lab.experiments.qos.runs import Trial, run, watch
@@ -17,6 +19,7 @@ from roma.lab.experiments.qos.setting import (
     HARD,
     SINGLE,
     SOFT,
+    SPEEDS,
     STEP,
     TESTS,
     VARIANTS,
@@ -184,6 +187,20 @@ def test_better_policies_are_better_and_nobody_beats_the_bound():
     found = {p: run(trial(p, seconds=300)).mean for p in (Fixed, Qos, QosOpt)}
     limit = bounds.in_order(queries(TESTS[1], TESTS[1].single, 11, seconds=300), "p2")
     assert found[Fixed] < found[Qos] < found[QosOpt] < limit
+
+
+def test_two_seeds_have_the_mean_and_the_interval_of_one_each(monkeypatch):
+    monkeypatch.setattr(compare, "SAMPLE", 1.0)
+    monkeypatch.setattr(compare, "TESTS", TESTS[:1])
+    lab = Lab((11, 12))
+    quality, tiny = compare.compare(lab, CLUSTER, 6, busy=True).tables
+    trial = Trial(Fixed, QualityConfig(), CLUSTER, TESTS[0], 11, seconds=6, rate=TESTS[0].busy)
+    scores = [run(replace(trial, seed=seed, speed=SPEEDS[CLUSTER])) for seed in lab.seeds]
+    mean, half = interval([s.mean for s in scores])
+    deviation = np.sqrt(np.mean([s.deviation**2 for s in scores]))
+    assert quality.rows[0] == ("fixed", f"{mean:.3f} ± {half:.3f} ({deviation:.3f})")
+    assert tiny.rows[0] == ("fixed", *interval([100 * s.tiny for s in scores]))
+    assert tiny.rows[1][:3] == ("fixed, paper", pytest.approx(32.6), None)
 
 
 @pytest.mark.long
