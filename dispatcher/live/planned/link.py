@@ -85,7 +85,9 @@ class Link(asyncio.Protocol):
         return message
 
     def send(self, message: Message) -> None:
-        """Send a message; raises WireError, and then nothing is sent."""
+        """Send a message; raises WireError or BackendLost, and then nothing is sent."""
+        if self.is_over:  # uvloop raises what would end the program
+            raise BackendLost(self.why)
         self._transport.writelines(encode(message))
 
     def ping(self) -> None:

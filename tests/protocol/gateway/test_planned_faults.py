@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import itertools
 import json
+import threading
 import time
 
 import numpy as np
@@ -278,6 +279,31 @@ async def test_what_is_no_protocol_is_told_once(harness, caplog):
     said = [r for r in caplog.records if "this is another protocol" in r.getMessage()]
     assert len(said) == 1
     assert not deployment.executor.live
+
+
+async def test_a_device_that_closes_before_it_is_greeted_is_tried_again(
+    harness, tmp_path, monkeypatch, caplog
+):
+    """A tunnel whose other end is gone does so: it accepts, and closes while the token is read."""
+    lost = threading.Event()
+
+    class Watching(client.Link):
+        def connection_lost(self, exc):
+            super().connection_lost(exc)
+            lost.set()
+
+    monkeypatch.setattr(client, "Link", Watching)
+    monkeypatch.setattr(Watched, "look", lambda _: lost.wait(60))
+    file = tmp_path / "token"
+    file.write_text(SECRETS[0])
+    deployment = await PlannedDeployment(harness).open(serve=False, token=file)  # and no worker
+    await deployment.serve()
+    await harness.until(lambda: "the connection was closed" in caplog.text)
+    worker = Worker(deployment.device_port, token=Watched([], lambda: Token(SECRETS[0])))
+    await worker.start()
+    harness.stack.push_async_callback(worker.stop)
+    await deployment.ready()
+    assert (await told(deployment.ask((1, 1))))[0] == 200
 
 
 @pytest.mark.parametrize(
