@@ -19,6 +19,7 @@ from roma.domain.model import Device
 from roma.lab.experiments import systems, workloads
 from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table
 from roma.lab.experiments.clairvoyant import Infeasible
+from roma.lab.experiments.intervals import interval, interval_note
 from roma.lab.experiments.lab import Lab, LabCase, clairvoyant_bound
 from roma.lab.experiments.pareto import LATE
 from roma.lab.experiments.workloads import Workload
@@ -109,25 +110,31 @@ def _run(lab: Lab) -> Output:
     for test, runs, ours in zip(tests, found, defaults, strict=True):
         known = [run for run in runs if run is not None]
         if len(known) < len(runs):
-            rows.append((test.name, None, None, None, None, ours.core_seconds, None))
+            rows.append((test.name, None, None, None, None, None, *ours.figures[2:], None))
             continue
         bound = fmean(bound for bound, _ in known)
-        played = fmean(result.core_seconds for _, result in known)
+        played, half = interval([result.core_seconds for _, result in known])
         late = fmean(result.late_share for _, result in known)
         ratio = ours.core_seconds / played
-        rows.append((test.name, bound, played, late, played / bound, ours.core_seconds, ratio))
+        times = played / bound
+        rows.append((test.name, bound, played, half, late, times, *ours.figures[2:], ratio))
         claim = f"{test.name}: {systems.SHIPPED.name}: {ratio:.2f} × the played plan (≤ {TARGET})"
         checks.append(Check(claim, ratio <= TARGET, is_aim=True))
     columns = (
         Column("workload"),
         Column("bound core-s", ".0f"),
         Column("played core-s", ".0f"),
+        Column("±", ".0f"),
         Column("late", ".2%"),
         Column("times the bound", ".2f"),
         Column(f"{systems.SHIPPED.name}: core-s", ".0f"),
+        Column("±", ".0f"),
         Column("times the play", ".2f"),
     )
-    note = "A dash: nobody, or no enlargement of the plan, keeps the promise."
+    note = (
+        "A dash: nobody, or no enlargement of the plan, keeps the promise. "
+        f"{interval_note(len(lab.seeds))}"
+    )
     title = f"The clairvoyant's plan, played until ≤ {LATE:.0%} are late"
     return Output((Table("clairvoyant-bound", title, columns, rows, note),), checks=tuple(checks))
 

@@ -215,15 +215,18 @@ def _rare(lab: Lab) -> tuple[Table, list[Check]]:
 def _idle(lab: Lab) -> tuple[Table, list[Check]]:
     cells = [(services, rate) for services in SERVICES for rate in IDLE_RATES]
     found = lab.by_seed(_simulate, [_after_idle(*cell) for cell in cells])
-    late = [fmean(r.models[0].late_share for r in results) for results in found]
+    late = {
+        cell: interval([r.models[0].late_share for r in results])
+        for cell, results in zip(cells, found, strict=True)
+    }
     rows: list[tuple[Cell, ...]] = [
-        (f"{services:g} × service", *late[i * len(IDLE_RATES) : (i + 1) * len(IDLE_RATES)])
-        for i, services in enumerate(SERVICES)
+        (f"{services:g} × service", *(x for rate in IDLE_RATES for x in late[services, rate]))
+        for services in SERVICES
     ]
     table = Table(
         "promise-idle",
         f"Late or refused of the first {FIRST} requests after {IDLE / 60:g} minutes of silence",
-        (Column("promise"), *(Column(f"{rate:g}/s", ".1%") for rate in IDLE_RATES)),
+        (Column("promise"), *(Column(n, ".1%") for r in IDLE_RATES for n in (f"{r:g}/s", "±"))),
         rows,
         f"{1000 * COST:g} core-ms a request, Poisson arrivals; {LAPS} times a seed.",
     )
@@ -234,7 +237,7 @@ def _idle(lab: Lab) -> tuple[Table, list[Check]]:
             share <= DEFAULT_BUDGET,
             is_aim=True,
         )
-        for (services, rate), share in zip(cells, late, strict=True)
+        for (services, rate), (share, _) in late.items()
     ]
     return table, checks
 

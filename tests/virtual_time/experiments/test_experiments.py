@@ -140,7 +140,7 @@ def test_the_played_bound_keeps_the_promise_and_costs_no_less_than_the_bound(mon
     monkeypatch.setattr(workloads, "PARETO", SHORT)
     (table,) = clairvoyant_bound.CLAIRVOYANT_BOUND.run(Lab((1,))).tables
     assert [row[0] for row in table.rows] == [w.name for w in SHORT]
-    for _, bound, played, late, ratio, ours, beside in table.rows:
+    for _, bound, played, _, late, ratio, ours, _, beside in table.rows:
         assert played >= bound
         assert late <= pareto.LATE
         assert ratio == pytest.approx(played / bound)
