@@ -124,10 +124,14 @@ class Clockwork(Scheduler):
         model_demand.waiting = waiting
 
     def on_executor(self, executor: Executor, now: float) -> None:
-        """Check a device again; rebuild its replicas if it came or went."""
+        """Check a device again; rebuild its replicas if it came or went.
+
+        One that is ejected, or shutting down, is gone: what it holds is loaded elsewhere.
+        """
         if not executor.spec.is_planned:
             return
-        name, device = executor.spec.name, executor.planned
+        name = executor.spec.name
+        device = None if executor.ejected or executor.suspected else executor.planned
         gpu = self._gpus.get(name)
         if gpu is not None and gpu.device is not device:
             for replica in list(gpu.replicas.values()):
@@ -150,12 +154,12 @@ class Clockwork(Scheduler):
 
     def on_memory(self, executor: Executor, model: str, now: float) -> None:
         """Follow the contents of a device's memory."""
-        gpu, device = self._gpus[executor.spec.name], executor.planned
+        gpu = self._gpus.get(executor.spec.name)
         self._loading.is_changed, self._is_loading = True, False
-        if model not in self._demands or device is None:
-            return  # the model was removed
+        if gpu is None or model not in self._demands:
+            return  # the device takes nothing now, or the model was removed
         replica = gpu.replicas.get(model)
-        if model in device.held:
+        if model in gpu.device.held:
             self._enter(gpu, model, now)
         elif replica is not None:
             self._leave(replica, now)

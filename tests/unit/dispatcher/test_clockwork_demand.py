@@ -5,11 +5,14 @@ import pytest
 from dispatcher.state.device_state import DeviceState
 from roma.domain.actions import Capabilities, ModelCapabilities
 from roma.domain.events import (
+    ExecutionEnded,
     ExecutorLost,
+    ExecutorSuspected,
     LoadEnded,
     LoadModel,
     Reject,
     RequestCancelled,
+    Result,
     UnloadModel,
 )
 from roma.domain.model import Priority
@@ -117,6 +120,39 @@ def two(first, second):
     offering(harness, "gpu", load=first, pages=2, loaded="c")
     offering(harness, "other", load=second, pages=2, loaded="b")
     return harness
+
+
+def test_what_an_ejected_device_holds_is_loaded_elsewhere_until_it_is_probed():
+    harness = ClockworkHarness()
+    harness.device("g0", loaded="a")
+    harness.device("g1")
+    for i in range(5):
+        (execute,) = harness.arrive("a", 0.1 * i)
+        harness.core.handle(ExecutionEnded(execute.execution, Result.ERROR), now=0.1 * i + 0.01)
+    assert harness.core.executors["g0"].ejected
+    (load,) = harness.arrive("a", 0.5)
+    assert load == LoadModel(load.load, "g1", "a", pytest.approx(0.5 + SLO - LOAD - RUNS[1]))
+    assert batch(harness.loaded(load.load, 0.52)) == (6,)
+    harness.core.handle(ExecutorLost("g1"), now=0.53)  # the other one is needed again
+    (probe,) = harness.arrive("a", 0.54)
+    assert (probe.executor, probe.requests) == ("g0", (7,))
+
+
+def test_what_a_device_holds_that_shuts_down_is_loaded_elsewhere():
+    harness = ClockworkHarness()
+    harness.device("g0", loaded="a")
+    harness.device("g1")
+    harness.core.handle(ExecutorSuspected("g0"), now=0.0)
+    assert is_loaded_on(harness.arrive("a", 0.0)) == ["g1"]
+
+
+def test_a_device_that_shuts_down_learns_of_its_last_load():
+    harness = ClockworkHarness()
+    harness.device()
+    (load,) = harness.arrive("a", 0.0)
+    harness.core.handle(ExecutorSuspected("gpu"), now=0.001)
+    assert harness.loaded(load.load, 0.020) == []
+    assert is_refused(harness.wake()[1])
 
 
 def test_a_device_that_became_slower_is_not_reckoned_with():
