@@ -3,7 +3,7 @@
 A free device is given the most urgent requests of the model whose first request is most urgent;
 `decide` chooses the variant and the number of requests. It is called when a device is free, never
 in between (Fang et al., CIKM 2017, Fig. 4). Devices hold every variant that fits; missing ones are
-loaded.
+loaded. No variant is unloaded for another, only a model that is not served here.
 
 A request whose hard deadline has passed leaves the queue unanswered, as under every policy. Where a
 device runs only the measured batch sizes, a number of requests between two of them runs in the
@@ -27,6 +27,7 @@ from dispatcher.schedulers.base import (
     LoadChoice,
     PolicyView,
     Scheduler,
+    UnloadChoice,
     WaitUntil,
 )
 from dispatcher.schedulers.qos.deadline_bins import DeadlineBins, Entry
@@ -212,6 +213,7 @@ class QualityScheduler(Scheduler):
             name: VariantQueue(queue, state, width, self.rate_window)
             for name, queue in state.queues.items()
         }
+        self._served = {v.name for b in self.variant_queues.values() for v in b.variants}
         self.gpus: dict[str, DeviceView] = {}
         """The devices, the fastest first."""
         self._active: dict[str, VariantQueue] = {}
@@ -333,22 +335,40 @@ class QualityScheduler(Scheduler):
             gpu.name, variant_queue.name, requests, now, latest, variant=variant.name, size=size
         )
 
-    def _next_load(self, now: float) -> tuple[LoadChoice | None, float]:
-        """Return a variant to load, or when to retry one whose LOAD failed."""
+    def _next_load(self, now: float) -> tuple[LoadChoice | UnloadChoice | None, float]:
+        """Return a variant to load, or a model to unload for it, or when to retry a LOAD."""
         look = inf
         for gpu in list(self._lacking.values()):
+            if gpu.executor.suspected:
+                continue  # it shuts down, and would refuse one LOAD after the other
             device, is_done = gpu.device, True
+            unused = self._unused(device)
+            pages = sum([device.held[name].pages for name in unused])
             for variant_queue in self.variant_queues.values():
                 for variant in variant_queue.variants:
-                    if variant.name in device.held or device.room_for(variant.name) < 0:
+                    if variant.name in device.held:
+                        continue
+                    room = device.room_for(variant.name)
+                    if room + pages < 0:
                         continue
                     pause = device.load_pause(variant.name)
-                    if pause <= now:
+                    if pause > now:
+                        look, is_done = min(look, pause), False
+                    elif room < 0:
+                        return UnloadChoice(gpu.name, unused[0]), look
+                    else:
                         return LoadChoice(gpu.name, variant.name, inf), look
-                    look, is_done = min(look, pause), False
             if is_done:
                 del self._lacking[gpu.name]
         return None, look
+
+    def _unused(self, device: DeviceState) -> list[str]:
+        """Return the models on a device that are not served here, and that nothing uses."""
+        return [
+            name
+            for name, held in device.held.items()
+            if name not in self._served and not held.uses and not held.load
+        ]
 
 
 def _urgency(found: tuple[float, VariantQueue, tuple[Variant, ...]]) -> float:
