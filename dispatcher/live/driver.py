@@ -203,7 +203,7 @@ class Driver:
                 request_id,
                 call.model,
                 now,
-                now + self._longest(spec, call),
+                now + self.longest(spec, call),
                 strict=own is not None,
                 priority=call.priority,
                 terms=terms,
@@ -316,7 +316,7 @@ class Driver:
             case _:
                 assert_never(command)
 
-    def _longest(self, spec: ModelSpec, call: Call) -> float:
+    def longest(self, spec: ModelSpec, call: Call) -> float:
         """Return the longest time a call may take: the client's own, within the promise to all.
 
         A client must not loosen a promise for itself: others in its queue would wait for it.

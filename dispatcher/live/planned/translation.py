@@ -41,6 +41,8 @@ INLINE: Final = 64 * 2**10
 """Bytes of a body that is read at once: a few milliseconds."""
 
 _Examples = tuple[Mapping[str, Array], int, Layout]
+_UNREAD: Final[_Examples] = {}, 1, Layout.ROW
+"""Stand-in for a body that is not read, because the core refuses the request and counts that."""
 _FAULTS: Final = (RequestError, TensorError, BodyTooLarge)
 
 log = logging.getLogger(__name__)
@@ -103,8 +105,8 @@ class PlannedDevices:
                 text = f"{route.path}: planned devices answer :predict alone"
                 raise RequestError(text, Code.UNIMPLEMENTED)
             read = self._reader(route.model, message)
-            if read is None:  # the core refuses it, and counts that
-                return self.submit(call, {}, 1, Layout.ROW)
+            if read is None:
+                return self.submit(call, *_UNREAD)
             if len(message.body) > INLINE or message.template.content_encoding is not None:
                 return _LaterCall(self, call, read)
             return self.submit(call, *read())
@@ -126,6 +128,12 @@ class PlannedDevices:
     def knows(self, model: str) -> bool:
         """Return True if a model is served here."""
         return model in self._driver.core.queues
+
+    def is_late(self, call: Call) -> bool:
+        """Return True if the deadline of a call that waits to be read has passed."""
+        queue = self._driver.core.queues.get(call.model)
+        waited = self.clock() - call.arrived
+        return queue is not None and waited >= self._driver.longest(queue.spec, call)
 
     def refusal(self, fault: Exception) -> Response:
         """Return the answer to a request that cannot be read."""
@@ -195,7 +203,8 @@ class _LaterCall:
             # One at a time: threads share the interpreter, and each body may take a gigabyte.
             async with devices.reading:
                 self._is_reading = True
-                found = await in_thread(read)
+                # One that is late is not read: those behind it would be late for its sake.
+                found = _UNREAD if devices.is_late(call) else await in_thread(read)
         except _FAULTS as fault:
             found = devices.refusal(fault)
         except Exception:  # a bug: this client gets an answer, the others do not notice

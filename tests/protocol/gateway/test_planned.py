@@ -154,6 +154,16 @@ async def test_a_large_body_is_read_beside_the_others(deployment, monkeypatch):
     assert deployment.harness.queue.arrivals == 2
 
 
+async def test_a_large_body_that_is_late_is_not_read(deployment, monkeypatch):
+    monkeypatch.setattr(translation, "parse", None)
+    body = b'{"instances": [[1, 2]]}' + b" " * translation.INLINE
+    sent = {"X-Request-Start": "t=1700000000"}
+    status, words = await error(deployment.harness.predict(body, headers=sent))
+    assert status == 504
+    assert "deadline passed" in words
+    assert deployment.harness.queue.rejected.total() == 1
+
+
 async def test_a_model_with_another_free_dimension_runs_examples_one_by_one(harness):
     spec = (TensorSpec("x", "float32", (-1, -1)),)
     models = {"m": Signature(spec, (TensorSpec("y", "float32", (-1, -1)),))}
