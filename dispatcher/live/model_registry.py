@@ -76,7 +76,7 @@ class ModelRegistry:
             task.cancel()
 
     async def follow(self, config: Config) -> None:
-        """Serve what `config` says; raise ConfigError, changing nothing, if a restart is needed."""
+        """Serve what `config` says; raise ConfigError, changing nothing, if that cannot be done."""
         async with self._turn:
             await self._follow(self._sources.applied(config))
             self._file = config
@@ -90,6 +90,8 @@ class ModelRegistry:
 
     async def _follow(self, config: Config) -> None:
         change = compare(self._config, config, self._started)
+        if self._service.planned_devices is not None:
+            self._service.planned_devices.check_models(config.model_specs)
         old, new = _called(self._config), _called(config)
         known = {e.name for e in old} | self._leaving.keys()
         kept = self._config.models.keys() & config.models.keys()

@@ -63,13 +63,10 @@ def checked(hello: Hello, models: Collection[str]) -> Capabilities:
     )
 
 
-def agreed(
+def check_agreement(
     variants: Sequence[str], signatures: Mapping[str, Mapping[str, device_protocol.Signature]]
-) -> Mapping[str, device_protocol.Signature]:
-    """Return the signatures of a model that these are variants of: those of the first.
-
-    Raises WireError if a request for one of them would not fit all.
-    """
+) -> None:
+    """Raise WireError if a request for one of a model's variants would not fit all."""
     first = signatures.get(variants[0], {})
     for other in variants[1:]:
         told = signatures.get(other, {})
@@ -80,7 +77,6 @@ def agreed(
                     f"variants {variants[0]}, {other}: {key} of {DEFAULT_SIGNATURE}: must be the "
                     f"same, are {_listed(one)}; {_listed(two)}"
                 )
-    return first
 
 
 def _tensors(

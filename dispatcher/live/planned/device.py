@@ -9,14 +9,14 @@ failed then.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from dispatcher.live.auth.callers import Grant
 from dispatcher.live.driver import Call, Driver
 from dispatcher.live.http.responses import error
-from dispatcher.live.planned.capabilities import agreed, checked, readable
+from dispatcher.live.planned.capabilities import check_agreement, checked, readable
 from dispatcher.live.planned.client import ActionClient
 from dispatcher.live.planned.examples import ExampleCall, joined, split
 from roma.config.executable import Executable
@@ -26,6 +26,7 @@ from roma.domain.actions import (
     Action,
     ActionOutcome,
     ActionStatus,
+    Capabilities,
     Discard,
     ExecutionPart,
     Infer,
@@ -47,6 +48,7 @@ from roma.domain.events import (
     UnloadModel,
 )
 from roma.domain.events import Result as Verdict
+from roma.domain.model import ModelSpec
 from roma.domain.stats import Histogram, decades
 from roma.security.tokens import Token
 from roma.telemetry.logs import RateLimitedLogger
@@ -126,6 +128,8 @@ class PlannedDevice:
         self._held: dict[int, list[Grant]] = {}
         """Callers' grants of each action, held as long as it runs."""
         self._last_action = 0
+        self._hello: Hello | None = None
+        """Its report at the last connection; None while there is none."""
         self._client = ActionClient(
             f"roma dispatcher, {self.name}",
             (executable.host, executable.port),
@@ -245,14 +249,14 @@ class PlannedDevice:
 
     def on_hello(self, hello: Hello) -> None:
         """Take the device's capabilities; raises WireError if it cannot be used."""
-        offer = checked(hello, [name for names in self._names.values() for name in names])
+        offer = _usable(hello, self._names)
         refused = self._driver.core.refusal(self.name, offer)
         if refused is not None:
             raise WireError(refused)
         others = any(e.live for e in self._driver.core.executors if e.spec.name != self.name)
         found: Signatures = {}
         for model, names in self._names.items():
-            told, known = agreed(names, hello.signatures), self._signatures.get(model)
+            told, known = hello.signatures.get(names[0], {}), self._signatures.get(model)
             most = max(max(offer.models[name].executions) for name in names)
             if others and known is not None:
                 if known.told != told:
@@ -260,6 +264,7 @@ class PlannedDevice:
                 most = max(most, known.most)
             found[model] = ModelSignatures(told, readable(told), most)
         self._signatures.update(found)
+        self._hello = hello
         log.info(
             "executable %s is ready: worker %s, %d pages, %d models loaded",
             self.name,
@@ -269,8 +274,19 @@ class PlannedDevice:
         )
         self._driver.handle(ExecutorReady(self.name, offer))
 
+    def refusal(self, models: Iterable[ModelSpec]) -> str | None:
+        """Return why a connected device cannot serve these models, or None."""
+        if self._hello is None:
+            return None
+        try:
+            _usable(self._hello, {model.name: model.served_as for model in models})
+        except WireError as error:
+            return str(error)
+        return None
+
     def on_lost(self, why: str) -> None:
         """Note that the device is lost, with all its pending actions."""
+        self._hello = None
         self._asked.clear()
         self._group.clear()
         self._kept.clear()
@@ -410,6 +426,14 @@ class PlannedDevice:
         for request in command.requests:
             what = f"executable {self.name}: {detail}"
             self._driver.resolve(request, Fail(request, what))
+
+
+def _usable(hello: Hello, models: Mapping[str, Sequence[str]]) -> Capabilities:
+    """Return the capabilities for models, by name with their variants; raises WireError."""
+    offer = checked(hello, [name for variants in models.values() for name in variants])
+    for variants in models.values():
+        check_agreement(variants, hello.signatures)
+    return offer
 
 
 def _named(command: ActionCommand) -> str:

@@ -7,7 +7,7 @@ batch. Look-ups are answered from the devices' reports: a worker has no REST por
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.live.driver import Call, Driver
@@ -25,7 +25,8 @@ from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.config.watched_file import Watched
 from roma.device_protocol import MAX_PAYLOAD, Array, Signature, TensorSpec, check
-from roma.domain.errors import TensorError
+from roma.domain.errors import ConfigError, TensorError
+from roma.domain.model import ModelSpec
 from roma.security.tokens import Token, watched
 from roma.telemetry.threads import in_thread
 from roma.tensors.arrays import check_shape
@@ -87,6 +88,12 @@ class PlannedDevices:
     def remove(self, name: str) -> None:
         """Remove a device."""
         del self.devices[name], self._driver.devices[name]
+
+    def check_models(self, models: Sequence[ModelSpec]) -> None:
+        """Raise ConfigError if a connected device cannot serve these models."""
+        for name, device in self.devices.items():
+            if (why := device.refusal(models)) is not None:
+                raise ConfigError(f"executable {name}: {why}")
 
     # What clients ask
 

@@ -14,7 +14,7 @@ from dispatcher.live.planned import translation
 from dispatcher.live.planned.device import PlannedDevice
 from roma.device_protocol import Signature, TensorSpec
 from roma.domain.actions import ActionStatus
-from roma.domain.errors import TensorError
+from roma.domain.errors import ConfigError, TensorError
 from roma.security import api_keys
 from roma.tensors.jsontext import parse
 from tests.support.planned import PAIR, PlannedDeployment, doubled
@@ -441,6 +441,16 @@ async def test_models_come_and_go_while_it_runs(harness):
     await harness.registry.follow(_config(deployment))
     await deployment.ready()
     assert [(await deployment.ask((1, 1), model=name))[0] for name in models] == [404, 200]
+
+
+async def test_a_model_that_a_connected_device_lacks_is_not_taken_over(harness):
+    deployment = await PlannedDeployment(harness).open(worker={"models": {"m": PAIR}}, models="m")
+    deployment.data["models"]["n"] = deployment.data["models"]["m"]
+    lacks = "executable gpu0@local: models: lacks n of roma.yaml, has m"
+    with pytest.raises(ConfigError, match=lacks):
+        await harness.registry.follow(_config(deployment))
+    assert [(await deployment.ask((1, 1), model=name))[0] for name in "mn"] == [200, 404]
+    assert deployment.executor.losses == 0
 
 
 def _config(deployment):
