@@ -19,12 +19,9 @@ ControlPeriod = Annotated[float, Field(ge=0.1, le=2)]
 Cores = Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9:_][A-Za-z0-9.:_-]{0,252}$")]
-Url = Annotated[
-    str,
-    Field(
-        pattern=r"^(http://[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}|unix:///[^\s\x00-\x1f]+)$",
-    ),
-]
+# No resolver takes a longer part of a name; Python's raises what no program expects of an address.
+HOST_PORT: Final = r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*:[0-9]{1,5}"
+Url = Annotated[str, Field(pattern=rf"^(http://{HOST_PORT}|unix:///[^\s\x00-\x1f]+)$")]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^\s\x00-\x1f]*$")]
 GroupPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:@-]*(/[A-Za-z0-9_][\w.:@-]*)*$")]
 EngineUrl = Annotated[
@@ -36,7 +33,7 @@ EngineUrl = Annotated[
 ]
 Image = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9._/:@-]{0,254}$")]
 CpuSet = Annotated[str, Field(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$")]
-Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$")]
+Address = Annotated[str, Field(pattern=rf"^{HOST_PORT}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 NodeName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 _SUBDOMAIN: Final = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"

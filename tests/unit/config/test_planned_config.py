@@ -104,6 +104,12 @@ LISTED = "workers.0.executables.0"
             CLOCKWORK,
             f"{LISTED}.actions = x:0: must be at a port from 1 to 65535",
         ),
+        (  # the resolver would raise for it, and end the gateway
+            f"{{actions: 'x.{'y' * 64}:1', device: gpu}}",
+            CLOCKWORK,
+            f"{LISTED}.actions = x.{'y' * 64}:1: string should match pattern "
+            r"'^[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*:[0-9]{1,5}$'",
+        ),
         (
             f"{GPU}, {GPU}",
             CLOCKWORK,

@@ -226,7 +226,7 @@ STATIC = "{name: w, cores: 2, backend: static, executables: [LISTED], MORE}"
             "{url: 'http://x:1', model: digits, grpc: 'http://x:2'}",
             "",
             "workers.0.executables.0.grpc = http://x:2: string should match pattern "
-            r"'^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*:[0-9]{1,5}$'",
+            r"'^[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*:[0-9]{1,5}$'",
         ),
         (
             "{url: 'http://x:1', model: digits, grpc: 'x:3'}, "
