@@ -117,7 +117,8 @@ class Teacher(Qos):
         state = self._observer.features(variant_queue, gpu, list(self.gpus.values()), now)
         decision = super().decide(variant_queue, gpu, able, now)
         assert isinstance(decision, BatchChoice)
-        size = gpu.size_for(decision.variant, decision.count)
+        sizes = gpu.sizes(decision.variant)  # an action has one of them, whatever the device runs
+        size = next((size for size in sizes if size >= decision.count), sizes[-1])
         self.record.add(state, self._actions[size, decision.variant.name], now)
         return decision
 

@@ -1,5 +1,7 @@
 """The environment, under a policy that does anything."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,13 @@ def test_every_query_is_charged_to_an_action_once(teach):
     assert set(found.actions) <= set(range(7))
     if not teach:
         assert set(found.actions) == set(range(7))
+
+
+def test_devices_that_run_batches_of_any_size_teach_too():
+    fixed = task()
+    kinds = [{m: replace(o, any_batch=True) for m, o in kind.items()} for kind in fixed.plan.kinds]
+    found = roll(replace(fixed, plan=replace(fixed.plan, kinds=kinds)), ANYTHING, 3, teach=True)
+    assert set(found.actions) <= set(range(7))
 
 
 def test_every_query_ends_once_and_is_worth_its_variants_accuracy_at_most(monkeypatch):
