@@ -121,6 +121,8 @@ class PlannedDevice:
         self._complaints = RateLimitedLogger(log, asyncio.get_running_loop())
         self._asked: dict[int, tuple[ActionCommand, float, float]] = {}
         """Command, start and predicted seconds of each action; the oldest first."""
+        self._ended: dict[type[ActionCommand], float] = {}
+        """Time of the last result of each kind of action, on this connection."""
         self._group: list[tuple[Execute, Sequence[Call | None]]] = []
         """Batches that begin together with one that has not come yet."""
         self._kept: dict[int, int] = {}
@@ -288,6 +290,7 @@ class PlannedDevice:
         """Note that the device is lost, with all its pending actions."""
         self._hello = None
         self._asked.clear()
+        self._ended.clear()
         self._group.clear()
         self._kept.clear()
         self._release_all()
@@ -304,10 +307,11 @@ class PlannedDevice:
 
     def overdue(self, now: float) -> str | None:
         """Return the action whose answer is long overdue, or None."""
-        for command, since, _ in self._asked.values():
+        for command, asked, _ in self._asked.values():
+            # A device executes one of a kind at a time: the next began when the last had ended.
+            since = max(asked, self._ended.get(type(command), asked))
             if now - since > self._timeout:
                 return f"{_named(command)}: no result within {self._timeout:g} s"
-            return None
         return None
 
     def on_result(self, result: ActionResult) -> None:
@@ -317,6 +321,7 @@ class PlannedDevice:
         self._release(outcome.id)
         if command is None:
             raise WireError(f"action {outcome.id}: was not asked for")
+        self._ended[type(command)] = self._driver.clock()
         status = outcome.status
         self._suspect_if_ending(status)
         match command:
