@@ -19,8 +19,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from roma.device.core import Begin, DeviceCore, Step
 from roma.device.lane import WorkThread
 from roma.device.precise import Alarm
@@ -30,7 +28,7 @@ from roma.device.runtimes.base import (
     RuntimeItem,
     default_signature,
 )
-from roma.device_protocol import ActionResult, Array, Submit, check
+from roma.device_protocol import ActionResult, Submit, bytes_of, check
 from roma.domain.actions import (
     Action,
     ActionOutcome,
@@ -158,7 +156,7 @@ class DeviceRunner:
     def submit(self, message: Submit, reply: Reply) -> None:
         """Take an action; `reply` gets its single result, now or later."""
         now = time.monotonic()
-        size = sum(map(_size, message.inputs.values()))
+        size = sum(map(bytes_of, message.inputs.values()))
         try:
             refused = self._refusal(message, size)
         except TensorError as error:
@@ -409,12 +407,6 @@ def _on_fetched(reply: Reply, result: ActionResult, value: Any, error: Exception
 
 def _ignore(value: object, error: Exception | None) -> None:
     """Ignore the result of a copy, which `_Staged.get` returns when it is needed."""
-
-
-def _size(array: Array) -> int:
-    """Return the memory of an array in bytes, including its strings."""
-    strings = sum(map(len, array.flat)) if array.dtype == np.object_ else 0
-    return array.nbytes + strings
 
 
 def _judged(error: Exception | None) -> tuple[ActionStatus, str]:

@@ -28,7 +28,16 @@ from roma.device_protocol.messages import (
     Refused,
     Submit,
 )
-from roma.device_protocol.tensors import BYTES, DTYPES, Array, Chunk, Signature, TensorSpec, check
+from roma.device_protocol.tensors import (
+    BYTES,
+    DTYPES,
+    Array,
+    Chunk,
+    Signature,
+    TensorSpec,
+    bytes_of,
+    check,
+)
 
 __all__ = [
     "BYTES",
@@ -50,6 +59,7 @@ __all__ = [
     "Signature",
     "Submit",
     "TensorSpec",
+    "bytes_of",
     "check",
     "encode",
 ]

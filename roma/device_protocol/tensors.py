@@ -91,6 +91,12 @@ def dtype_of(array: Array) -> str:
     return BYTES if array.dtype == np.object_ else str(array.dtype.name)
 
 
+def bytes_of(array: Array) -> int:
+    """Return the memory of an array in bytes, including its strings."""
+    strings = sum(map(len, array.flat)) if array.dtype == np.object_ else 0
+    return array.nbytes + strings
+
+
 def pack(tensors: Mapping[str, Array]) -> tuple[list[TensorHeader], list[Chunk], int]:
     """Return tensors as the header describes them, their payload and its length.
 

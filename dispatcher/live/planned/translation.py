@@ -24,7 +24,7 @@ from roma.config.executable import Executable
 from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.config.watched_file import Watched
-from roma.device_protocol import MAX_PAYLOAD, Array, Signature, TensorSpec, check
+from roma.device_protocol import MAX_PAYLOAD, Array, Signature, TensorSpec, bytes_of, check
 from roma.domain.errors import ConfigError, TensorError
 from roma.domain.model import ModelSpec
 from roma.security.tokens import Token, watched
@@ -263,18 +263,12 @@ def _count(known: ModelSignatures, inputs: Mapping[str, Array], most: int) -> in
     if not 1 <= count <= most:
         raise TensorError(f"examples = {count}: must be from 1 to max_waiting ({most})")
     check(inputs, known.told[DEFAULT_SIGNATURE], count)
-    size = sum(map(_size, inputs.values())) / count
+    size = sum(map(bytes_of, inputs.values())) / count
     # The examples of the largest batch must fit one message.
     bound = MAX_PAYLOAD // known.most
     if size > bound:
         raise TensorError(f"example = {size:.0f} bytes: must be ≤ {bound}")
     return count
-
-
-def _size(array: Array) -> int:
-    """Return the bytes of a tensor, including its strings."""
-    strings = sum(map(len, array.flat)) if array.dtype == object else 0
-    return array.nbytes + strings
 
 
 def _metadata(model: str, signatures: Mapping[str, Signature]) -> dict[str, Any]:
