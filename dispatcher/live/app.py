@@ -31,7 +31,7 @@ from dispatcher.live.program import ProgramStep
 from dispatcher.live.reloading import Reloading
 from dispatcher.live.request_log import RequestLog
 from dispatcher.live.service import Scrape, Service
-from dispatcher.live.unavailable import following
+from dispatcher.live.unavailable import Reasons, following
 from roma.config.gateway import GatewayConfig, LimitsConfig
 from roma.config.reload import listen
 from roma.config.schema import Config
@@ -114,7 +114,7 @@ async def running(
         keeper,
         tracer,
         backend_timeout=gateway_config.backend_timeout,
-        planned_devices=_planned_devices(config, driver),
+        planned_devices=_planned_devices(config, driver, reasons),
         reasons=reasons,
     )
     server = Server(
@@ -338,13 +338,13 @@ def _origins(config: GatewayConfig) -> Origins:
     return Origins((config.host, *config.names), config.cors_origins, is_guarded=is_guarded)
 
 
-def _planned_devices(config: Config, driver: Driver) -> "PlannedDevices | None":
+def _planned_devices(config: Config, driver: Driver, reasons: Reasons) -> "PlannedDevices | None":
     if not any(e.actions is not None for worker in config.workers for e in worker.executables):
         return None
     # An import that is not used must not delay the start.
     from dispatcher.live.planned.translation import PlannedDevices  # noqa: PLC0415
 
-    return PlannedDevices(config, driver)
+    return PlannedDevices(config, driver, reasons)
 
 
 def _tracer(config: GatewayConfig) -> "OtelTracer":

@@ -6,7 +6,6 @@ Outgoing ones are converted to the worker's clock, whose offset is measured by p
 """
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -41,8 +40,6 @@ PATIENCE: Final = (0.1, 2.0)
 STEADY: Final = 10.0
 """Seconds after which a connection counts as stable: its end does not lengthen the next wait."""
 
-log: Final = logging.getLogger(__name__)
-
 
 class ActionListener(Protocol):
     """Listener to a client's events."""
@@ -55,6 +52,9 @@ class ActionListener(Protocol):
 
     def on_lost(self, why: str) -> None:
         """Note that no more results will come; called once after each accepted Hello."""
+
+    def on_unreachable(self, why: str) -> None:
+        """Note why there is no connection; called after each attempt that failed."""
 
     def overdue(self, now: float) -> str | None:
         """Return the action whose answer is long overdue, or None."""
@@ -78,7 +78,6 @@ class ActionClient:
         self._clock = clock
         self._token = token
         self._link: Link | None = None
-        self._said = ""
 
     def __repr__(self) -> str:
         state = "connected" if self._link is not None else "not connected"
@@ -92,7 +91,7 @@ class ActionClient:
             try:
                 await self._serve()
             except (BackendError, WireError) as error:
-                self._log_failure(str(error))
+                self._owner.on_unreachable(str(error))
             wait = shortest if self._clock() - begun > STEADY else min(2 * wait, PATIENCE[1])
             await asyncio.sleep(wait)
 
@@ -143,7 +142,6 @@ class ActionClient:
         except BaseException:  # refused, or a bug: it was never connected, so no loss is reported
             self._link = None
             raise
-        self._said = ""
 
     async def _look_after(self, link: "Link") -> None:
         try:
@@ -165,12 +163,6 @@ class ActionClient:
         if self._link is not None:
             self._link = None
             self._owner.on_lost(why)
-
-    def _log_failure(self, why: str) -> None:
-        """Log once what prevents the connection, however often it is tried."""
-        if why != self._said:
-            self._said = why
-            log.warning("worker at %s:%d: %s", *self.address, why)
 
 
 def _on_its_clock(action: Action, offset: ClockOffset) -> Action:

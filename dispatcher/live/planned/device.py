@@ -19,6 +19,7 @@ from dispatcher.live.http.responses import error
 from dispatcher.live.planned.capabilities import check_agreement, checked, readable
 from dispatcher.live.planned.client import ActionClient
 from dispatcher.live.planned.examples import ExampleCall, joined, split
+from dispatcher.live.unavailable import Reasons
 from roma.config.executable import Executable
 from roma.config.watched_file import Watched
 from roma.device_protocol import ActionResult, Array, Hello, Signature
@@ -103,6 +104,7 @@ class PlannedDevice:
         signatures: Signatures,
         *,
         timeout: float,
+        reasons: Reasons,
         token: Watched[Token] | None = None,
     ) -> None:
         self.name = executable.name
@@ -118,6 +120,7 @@ class PlannedDevice:
         self._driver = driver
         self._signatures = signatures
         self._timeout = timeout
+        self._reasons = reasons
         self._complaints = RateLimitedLogger(log, asyncio.get_running_loop())
         self._asked: dict[int, tuple[ActionCommand, float, float]] = {}
         """Command, start and predicted seconds of each action; the oldest first."""
@@ -274,6 +277,7 @@ class PlannedDevice:
             offer.pages,
             len(offer.loaded),
         )
+        self._reasons.note(self.name)
         self._driver.handle(ExecutorReady(self.name, offer))
 
     def refusal(self, models: Iterable[ModelSpec]) -> str | None:
@@ -296,6 +300,10 @@ class PlannedDevice:
         self._release_all()
         if self.name in self._driver.core.executors:
             self._driver.on_lost(self.name, why)
+
+    def on_unreachable(self, why: str) -> None:
+        """Note why the device is not connected, for the log and for operators."""
+        self._reasons.note(self.name, unreached=why)
 
     def _release(self, number: int) -> None:
         for grant in self._held.pop(number, ()):

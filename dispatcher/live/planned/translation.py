@@ -19,6 +19,7 @@ from dispatcher.live.planned import request_options
 from dispatcher.live.planned.capabilities import TYPES
 from dispatcher.live.planned.device import ModelSignatures, PlannedDevice, Signatures
 from dispatcher.live.planned.examples import MultiExampleCall
+from dispatcher.live.unavailable import Reasons
 from dispatcher.state.executors import RECOVERY
 from roma.config.executable import Executable
 from roma.config.placement import executables
@@ -58,11 +59,12 @@ _STATUS: Final = {Code.UNIMPLEMENTED: 501, Code.NOT_FOUND: 404}
 class PlannedDevices:
     """The planned devices of a deployment that has only planned ones. Raises ConfigError."""
 
-    def __init__(self, config: Config, driver: Driver) -> None:
+    def __init__(self, config: Config, driver: Driver, reasons: Reasons) -> None:
         self.max_body = config.gateway.max_body_bytes
         """Limit in bytes of a body, also after decompression."""
         self.devices: dict[str, PlannedDevice] = {}
         self._driver = driver
+        self._reasons = reasons
         self.clock = driver.clock
         self.reading = asyncio.Semaphore(1)
         self._timeout = config.gateway.backend_timeout
@@ -80,6 +82,7 @@ class PlannedDevices:
             self._driver,
             self._signatures,
             timeout=self._timeout,
+            reasons=self._reasons,
             token=self._tokens[executable.name],
         )
         self.devices[executable.name] = self._driver.devices[executable.name] = device

@@ -9,6 +9,7 @@ from dispatcher.assembly import build_core
 from dispatcher.live.driver import Call, Driver
 from dispatcher.live.planned.device import PlannedDevice
 from dispatcher.live.planned.examples import MultiExampleCall
+from dispatcher.live.unavailable import Reasons
 from roma.config import placement, schema
 from roma.device_protocol import ActionResult, Hello
 from roma.domain.actions import (
@@ -48,7 +49,9 @@ class DeviceRig:
         core = build_core(config)
         (executable,) = placement.executables(config)
         self.driver = Driver(core, {}, backend_timeout=30.0, clock=lambda: self.now)
-        self.device = PlannedDevice(executable, self.driver, {}, timeout=30.0)
+        self.device = PlannedDevice(
+            executable, self.driver, {}, timeout=30.0, reasons=Reasons(core)
+        )
         self.device._client.submit = lambda action, inputs: self.asked.append(action) or True
         self.asked = []
         self.driver.devices[executable.name] = self.device

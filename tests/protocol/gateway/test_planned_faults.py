@@ -394,6 +394,24 @@ async def test_a_worker_that_has_a_dispatcher_is_waited_for(harness, caplog):
     await deployment.ready()
 
 
+async def test_operators_are_told_why_a_device_is_not_connected(harness):
+    deployment = await PlannedDeployment(harness).open(serve=False)
+    (listed,) = deployment.data["workers"][0]["executables"]
+    listed["actions"] = f"127.0.0.1:{deployment.device_port}"
+    await deployment.serve()
+    reasons = harness.service.reasons
+    await harness.until(lambda: reasons.for_operators("gpu0@local"))
+    begin = f"gpu0@local: cannot connect to {listed['actions']}: "
+    assert reasons.for_operators("gpu0@local").startswith(begin)
+    assert reasons.of_model("m") == ""  # the device may come
+    worker = Worker(deployment.device_port)
+    await worker.start()
+    harness.stack.push_async_callback(worker.stop)
+    await deployment.ready()
+    assert reasons.for_operators("gpu0@local") == ""
+    assert reasons.unreached == {}
+
+
 async def test_an_example_that_is_too_large_for_a_message(deployment, monkeypatch):
     monkeypatch.setattr(translation, "MAX_PAYLOAD", 16 * 7)
     assert await told(deployment.ask((1, 1))) == (400, "example = 8 bytes: must be ≤ 7")
