@@ -56,15 +56,18 @@ _READER = msgspec.json.Decoder(AnyHeader)
 MAX_HEADER = 16 * 2**20
 """Largest header in bytes; a Hello of ten thousand models has about five million."""
 MAX_PAYLOAD = 256 * 2**20
-"""Default largest payload in bytes: sixteen images of 4096 × 4096 bytes."""
+"""Largest payload in bytes: sixteen images of 4096 × 4096 bytes."""
 
 
 def encode(message: Message) -> list[Chunk]:
     """Return a message's bytes in pieces, for `writelines`; arrays are not copied.
 
-    Raises WireError for values that cannot be sent: types not in DTYPES, times that are not finite.
+    Raises WireError for what cannot be sent: types not in DTYPES, times that are not finite,
+    tensors beyond MAX_PAYLOAD.
     """
     described, chunks, size = pack(_tensors(message))
+    if size > MAX_PAYLOAD:  # the other side would close the connection
+        raise WireError(f"payload = {size} bytes: must be ≤ {MAX_PAYLOAD}")
     try:
         text = msgspec.json.encode(_header(message, described))
     except UnicodeEncodeError as error:  # half a character, in a name or an exception's text

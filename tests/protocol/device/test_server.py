@@ -10,6 +10,7 @@ import pytest
 from roma.device import models_table, server
 from roma.device.emulated import EmulatedRuntime
 from roma.device_protocol import (
+    MAX_PAYLOAD,
     ActionResult,
     ClockOffset,
     Connect,
@@ -196,14 +197,22 @@ async def test_a_failed_load_gives_its_pages_back(working, hand):
         assert await link.status(Load, "n") is ActionStatus.OK
 
 
-async def test_an_output_that_cannot_be_sent_is_an_error(working, hand):
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        (np.array(["text"]), "cannot be sent"),
+        (np.zeros(MAX_PAYLOAD + 8, np.uint8), "payload = 268435464 bytes: must be ≤ 268435456"),
+    ],
+    ids=["type", "size"],
+)
+async def test_an_output_that_cannot_be_sent_is_an_error(working, hand, output, words):
     async with working(hand) as connect:
         link = await connect()
         await link.did(Load)
-        hand.output = np.array(["text"])
+        hand.output = output
         outcome = (await link.did(Infer)).outcome
         assert outcome.status is ActionStatus.ERROR
-        assert "cannot be sent" in outcome.detail
+        assert words in outcome.detail
 
 
 @pytest.mark.parametrize("bounds", [{"max_waiting": 2}, {"max_waiting_bytes": 16}])

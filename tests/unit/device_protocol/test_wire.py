@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from roma.device_protocol import (
     DTYPES,
+    MAX_PAYLOAD,
     ActionResult,
     Connect,
     Decoder,
@@ -300,6 +301,7 @@ def test_a_payload_beyond_the_limit_is_refused_before_it_comes():
         Ping(math.inf),
         Submit(Unload(1, "m"), "", {"x": np.array(["text"])}),
         Submit(Unload(1, "m"), "", {"x": np.array([1, None], dtype=object)}),
+        Submit(Unload(1, "m"), "", {"x": np.zeros(MAX_PAYLOAD + 1, np.uint8)}),
     ],
     ids=repr,
 )
