@@ -403,7 +403,9 @@ class Clockwork(Scheduler):
         if loading.best() is None:
             return None
         idle = self._idle_lanes(now)
-        picked = loading.pick(idle, now, self._latency) if idle else None
+        if not idle:
+            return None
+        picked = loading.pick(idle, now, self._latency)
         if picked is None:
             self._load_at = min(self._load_at, loading.paused_until)
             return None
@@ -424,12 +426,11 @@ class Clockwork(Scheduler):
         """Return the devices that can take a LOAD, the one with the least work first."""
         idle = []
         for gpu in self._gpus.values():
-            if gpu.executor.has_room:
-                look_at = gpu.device.loads.free_at(now) - self._ahead
-                if look_at < now + TICK:
-                    idle.append(gpu)
-                else:
-                    self._load_at = min(self._load_at, look_at)
+            look_at = gpu.device.loads.free_at(now) - self._ahead
+            if look_at < now + TICK:
+                idle.append(gpu)
+            else:
+                self._load_at = min(self._load_at, look_at)
         self._is_loading = not idle
         idle.sort(key=_by_work)
         return idle

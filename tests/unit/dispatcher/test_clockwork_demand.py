@@ -155,6 +155,30 @@ def test_a_device_that_shuts_down_learns_of_its_last_load():
     assert is_refused(harness.wake()[1])
 
 
+def test_a_device_that_is_probed_loads_beside_the_probe():
+    harness = ClockworkHarness()
+    harness.device("g0", loaded="a")
+    harness.device("g1")
+    for i in range(5):
+        (execute,) = harness.arrive("a", 0.1 * i)
+        harness.core.handle(ExecutionEnded(execute.execution, Result.ERROR), now=0.1 * i + 0.01)
+    harness.core.handle(ExecutorLost("g1"), now=0.5)
+    (probe,) = harness.arrive("a", 0.6)
+    assert is_loaded_on(harness.arrive("b", 0.601)) == ["g0"]
+    assert not is_refused(harness.end(probe.execution, 0.610))
+
+
+def test_a_load_that_is_late_wakes_nobody_again_and_again_for_one_that_may_be_retried():
+    harness = ClockworkHarness()
+    harness.device()
+    (failed,) = harness.arrive("a", 0.0, slo=5.0)
+    harness.core.handle(LoadEnded(failed.load, False), now=0.020)
+    assert is_loaded_on(harness.arrive("b", 0.090, slo=5.0)) == ["gpu"]  # until 0.110
+    assert harness.wake() == (pytest.approx(0.105), [])
+    assert harness.wake() == (pytest.approx(0.120), [])
+    assert harness.core.next_wakeup() == pytest.approx(0.125)
+
+
 def test_a_device_that_became_slower_is_not_reckoned_with():
     harness = two(LOAD, 1.5 * LOAD)
     now = swap(harness, 0.0, load=1.9 * LOAD)
