@@ -1,12 +1,11 @@
 """Time that a planned device may take to answer, in virtual time."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from dispatcher.assembly import build_core
 from dispatcher.live.driver import Call, Driver
+from dispatcher.live.http.messages import Message, request_template
 from dispatcher.live.planned.device import PlannedDevice
 from dispatcher.live.planned.examples import MultiExampleCall
 from dispatcher.live.unavailable import Reasons
@@ -61,7 +60,7 @@ class DeviceRig:
         self.device.on_hello(Hello("w", Capabilities(3, offers), signatures))
 
     def request(self):
-        call = Unanswered("m", SimpleNamespace(body=b""))
+        call = Unanswered("m", Message(request_template("/v1/models/m:predict"), b""))
         whole = MultiExampleCall(self.driver, call, Layout.ROW)
         whole.submit({"x": np.zeros((1, 2), np.float32)}, 1)
 

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import itertools
 import json
+import re
 import threading
 import time
 
@@ -164,7 +165,8 @@ async def test_a_model_that_fits_on_no_device_is_refused_in_time(harness):
     )
     status, words = await told(deployment.ask((1, 1)))
     assert status == 504
-    assert "the deadline is before that" in words
+    # A busy machine looks when the deadline itself has passed.
+    assert re.search("the deadline is before that|deadline passed after", words)
     assert not deployment.tap.loads
 
 
