@@ -122,7 +122,8 @@ def two(first, second):
     return harness
 
 
-def test_what_an_ejected_device_holds_is_loaded_elsewhere_until_it_is_probed():
+def with_an_ejected_device():
+    """Two devices; the first, which holds `a`, failed five requests in half a second."""
     harness = ClockworkHarness()
     harness.device("g0", loaded="a")
     harness.device("g1")
@@ -130,6 +131,11 @@ def test_what_an_ejected_device_holds_is_loaded_elsewhere_until_it_is_probed():
         (execute,) = harness.arrive("a", 0.1 * i)
         harness.core.handle(ExecutionEnded(execute.execution, Result.ERROR), now=0.1 * i + 0.01)
     assert harness.core.executors["g0"].ejected
+    return harness
+
+
+def test_what_an_ejected_device_holds_is_loaded_elsewhere_until_it_is_probed():
+    harness = with_an_ejected_device()
     (load,) = harness.arrive("a", 0.5)
     assert (load.executor, load.model) == ("g1", "a")
     assert load.latest == pytest.approx(0.5 + SLO - LOAD - RUNS[1])
@@ -157,12 +163,7 @@ def test_a_device_that_shuts_down_learns_of_its_last_load():
 
 
 def test_a_device_that_is_probed_loads_beside_the_probe():
-    harness = ClockworkHarness()
-    harness.device("g0", loaded="a")
-    harness.device("g1")
-    for i in range(5):
-        (execute,) = harness.arrive("a", 0.1 * i)
-        harness.core.handle(ExecutionEnded(execute.execution, Result.ERROR), now=0.1 * i + 0.01)
+    harness = with_an_ejected_device()
     harness.core.handle(ExecutorLost("g1"), now=0.5)
     (probe,) = harness.arrive("a", 0.6)
     assert is_loaded_on(harness.arrive("b", 0.601)) == ["g0"]
