@@ -22,11 +22,11 @@ workers:
   - {backend: static, cores: 1, executables: [{actions: 'h:1', device: gpu}, {actions: 'h:2', device: gpu}]}
 scheduling: {gpu: clockwork, latency: 0.001}
 plant:
-  duration: 30
+  duration: 12
   pages: 3
   models:
     a: {device: &t {pages: 2, load: 0.02, batches: {1: 0.01, 2: 0.012, 4: 0.016, 8: 0.024}}, load: {profile: 180}}
-    b: {device: *t, load: {profile: 120-600, step: 15}}
+    b: {device: *t, load: {profile: 120-600, step: 6}}
 """
 
 QOS = """
@@ -38,13 +38,13 @@ workers:
   - {backend: static, cores: 1, executables: [{actions: 'h:1', device: gpu}]}
 scheduling: {gpu: qos, latency: 0.001}
 plant:
-  duration: 60
+  duration: 40
   models:
     m:
       variants:
         full: {load: 0.1, batches: {1: 0.069, 2: 0.106, 4: 0.165, 8: 0.282, 16: 0.508, 32: 0.944}}
         tiny: {load: 0.1, batches: {1: 0.042, 2: 0.056, 4: 0.063, 8: 0.088, 16: 0.146, 32: 0.244}}
-      load: {profile: 10-60, step: 30}
+      load: {profile: 10-60, step: 20}
 """
 
 
