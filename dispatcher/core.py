@@ -54,6 +54,7 @@ from roma.domain.events import (
     LoadEnded,
     ModelAdded,
     ModelRemoved,
+    ModelsAssigned,
     RequestArrived,
     RequestCancelled,
     Result,
@@ -196,6 +197,9 @@ class Dispatcher:
                 self._lose(self.executors[name], now)
             case ExecutorRemoved(name):
                 self._remove_executor(self.executors[name], now)
+            case ModelsAssigned(name, models):
+                self._check_models(name, models)
+                self.executors.assign(name, models)
             case _:
                 assert_never(event)
 
@@ -239,10 +243,13 @@ class Dispatcher:
             self._on_suspected(executor, now)
 
     def _add_executor(self, spec: ExecutorSpec, now: float) -> None:
-        unknown = set(spec.models) - set(self.queues)
-        assert not unknown, f"executor {spec.name} names unknown models {sorted(unknown)}"
+        self._check_models(spec.name, spec.models)
         self.executors.add(spec)
         self.policies.attach(now)
+
+    def _check_models(self, name: str, models: tuple[str, ...]) -> None:
+        unknown = set(models) - set(self.queues)
+        assert not unknown, f"executor {name} names unknown models {sorted(unknown)}"
 
     def _remove_executor(self, executor: Executor, now: float) -> None:
         if executor.state is not ExecutorState.LOST:

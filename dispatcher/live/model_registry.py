@@ -29,6 +29,7 @@ from roma.domain.events import (
     ExecutorSuspected,
     ModelAdded,
     ModelRemoved,
+    ModelsAssigned,
 )
 from roma.domain.model import slot_count
 
@@ -105,22 +106,26 @@ class ModelRegistry:
         await asyncio.gather(*(self._drained(model) for model in change.removed))
         # A GPU holds all models, so any change makes it a different executable.
         for e in old:
-            if e not in new:
+            if e not in new and not e.spec.is_planned:
                 self._leaving[e.name] = self._watchers.create_task(self._remove(e.name))
         # What is found next must not wait for what still runs on a pod that goes.
         names = {e.name for e in new}
         awaited = [n for n in self._leaving if change.removed or n in names]
         await asyncio.gather(*(self._leaving[name] for name in awaited))
+        for model in change.added:
+            self._driver.handle(ModelAdded(specs[model]))
+            self._service.warming_up.add(model)
+        for e in new:
+            if e.spec.is_planned:
+                self._assign(e)
         for model in change.removed:
             self._driver.handle(ModelRemoved(model))
             self._service.closing.discard(model)
             self._service.warming_up.discard(model)
-        for model in change.added:
-            self._driver.handle(ModelAdded(specs[model]))
-            self._service.warming_up.add(model)
         self._config = config
         self._service.max_body = max_body(config)
-        self._add((e for e in new if e not in old and e not in early), config)
+        late = [e for e in new if e not in old and e not in early and not e.spec.is_planned]
+        self._add(late, config)
         if self._service.planned_devices is not None:
             self._service.planned_devices.max_body = config.gateway.max_body_bytes
 
@@ -152,6 +157,13 @@ class ModelRegistry:
         device = planned_devices.add(executable)
         self._driver.handle(ExecutorAdded(executable.spec))
         self._watching[executable.name] = self._watchers.create_task(device.run())
+
+    def _assign(self, executable: Executable) -> None:
+        """Let a planned device serve the models of the file; what it runs goes on."""
+        assert self._service.planned_devices is not None
+        name, models = executable.name, executable.spec.models
+        self._driver.handle(ModelsAssigned(name, models))
+        self._service.planned_devices.devices[name].assign(models)
 
     def _first_part(self, executable: Executable) -> float:
         """Return our part of an executable's slots until a supervisor reports it.
@@ -195,21 +207,14 @@ class ModelRegistry:
 
     async def _drain(self, name: str) -> None:
         executor = self._driver.core.executors[name]
-        watching, is_planned = self._watching.pop(name), executor.spec.is_planned
-        if not is_planned:  # otherwise its answers come through its watcher
-            watching.cancel()
+        self._watching.pop(name).cancel()
         if executor.live:
             self._driver.handle(ExecutorSuspected(name))  # it gets no more requests
             await self._until(lambda: not executor.running)
         self._driver.handle(ExecutorRemoved(name))
         self._driver.suspects.pop(name, None)
         self._service.reasons.note(name)
-        watching.cancel()
-        if is_planned:
-            assert self._service.planned_devices is not None
-            self._service.planned_devices.remove(name)
-        else:
-            await self._endpoints.pop(name).close()
+        await self._endpoints.pop(name).close()
 
     async def _drained(self, model: str) -> None:
         core = self._driver.core

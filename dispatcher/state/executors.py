@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from dispatcher.state.device_state import DeviceState
@@ -333,8 +334,7 @@ class Executors:
         """Add an executor in state loading; its name must be new."""
         assert spec.name not in self._by_name, spec.name
         executor = self._by_name[spec.name] = Executor(spec)
-        for model in spec.models:
-            self._by_model.setdefault(model, []).append(executor)
+        self._enter(executor)
         if spec.device is Device.GPU:
             self.gpus.append(executor)
         return executor
@@ -342,13 +342,27 @@ class Executors:
     def remove(self, name: str) -> None:
         """Forget an executor."""
         executor = self._by_name.pop(name)
+        self._leave(executor)
+        if executor in self.gpus:
+            self.gpus.remove(executor)
+
+    def assign(self, name: str, models: tuple[str, ...]) -> None:
+        """Let an executor serve these models from now on."""
+        executor = self._by_name[name]
+        self._leave(executor)
+        executor.spec = replace(executor.spec, models=models)
+        self._enter(executor)
+
+    def _enter(self, executor: Executor) -> None:
+        for model in executor.spec.models:
+            self._by_model.setdefault(model, []).append(executor)
+
+    def _leave(self, executor: Executor) -> None:
         for model in executor.spec.models:
             serving = self._by_model[model]
             serving.remove(executor)
             if not serving:
                 del self._by_model[model]
-        if executor in self.gpus:
-            self.gpus.remove(executor)
 
     def serve(self, model: str) -> bool:
         """Return True if any live executor can run `model`."""

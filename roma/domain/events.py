@@ -152,10 +152,19 @@ class ExecutorRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelsAssigned:
+    """A planned device serves these models from now on; what it runs goes on."""
+
+    executor: str
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelAdded:
     """A new model exists; its executors follow.
 
-    GPUs hold every model (paper §2.2): they are removed first, then added again with the new model.
+    GPUs hold every model (paper §2.2): planned devices are assigned the new one, others are removed
+    first, then added again with it.
     """
 
     spec: ModelSpec
@@ -191,6 +200,7 @@ ExecutorEvent = (
     | ExecutorSuspected
     | ExecutorLost
     | ExecutorRemoved
+    | ModelsAssigned
     | CoresApplied
 )
 

@@ -40,6 +40,9 @@ from roma.domain.events import (
     Fail,
     LoadEnded,
     LoadModel,
+    ModelAdded,
+    ModelRemoved,
+    ModelsAssigned,
     Reject,
     RequestArrived,
     RequestCancelled,
@@ -68,6 +71,7 @@ class Devices(RuleBasedStateMachine):
     together = 1
 
     def begin(self, specs, pages, **chosen):
+        self.specs = {spec.name: spec for spec in specs}
         self.core = Dispatcher(specs, cpu=CpuRoundRobin, **chosen)
         self.now, self.sequence, self.agenda = 0.0, itertools.count(), []
         self.ids = itertools.count(1)
@@ -124,6 +128,8 @@ class Devices(RuleBasedStateMachine):
                     del self.running[execution]
 
     def ask(self, model, slo, **more):
+        if model not in self.core.queues:
+            return  # it was removed
         number = next(self.ids)
         self.requests[number] = request = Request(number, model, self.now, self.now + slo, **more)
         self.feed(RequestArrived(request))
@@ -236,6 +242,27 @@ class Devices(RuleBasedStateMachine):
             self.versions[name] += 1
             self.workers[name] = DeviceCore(0, {})
             self.feed(ExecutorLost(name))
+
+    @rule(data=st.data())
+    def change_models(self, data):
+        """Remove a model once it is drained, or add one that was removed."""
+        model = data.draw(st.sampled_from(sorted(self.specs)))
+        served = tuple(self.core.queues)
+        if model not in served:
+            self.feed(ModelAdded(self.specs[model]))
+            self.assign(*served, model)
+        elif self.is_drained(model):
+            self.assign(*(name for name in served if name != model))
+            self.feed(ModelRemoved(model))
+
+    def assign(self, *models):
+        for name in DEVICES:
+            self.feed(ModelsAssigned(name, models))
+
+    def is_drained(self, model):
+        """Return True if no request of a model waits, and none that was cancelled runs."""
+        is_live = any(not self.ended[n] for n, r in self.requests.items() if r.model == model)
+        return not is_live and all(running.model != model for running in self.core.running())
 
     @rule(name=st.sampled_from(DEVICES))
     def come_back(self, name):

@@ -114,8 +114,7 @@ class PlannedDevice:
         """Seconds by which actions exceeded the prediction, by kind (Fig. 10)."""
         self.underruns = {kind: Histogram(ERRORS) for kind in ("infer", "load")}
         """Seconds by which all other actions ended early."""
-        queues = driver.core.queues
-        self._names = {model: queues[model].spec.served_as for model in executable.spec.models}
+        self._names: dict[str, tuple[str, ...]] = {}
         """Names on the device, by model."""
         self._driver = driver
         self._signatures = signatures
@@ -135,6 +134,7 @@ class PlannedDevice:
         self._last_action = 0
         self._hello: Hello | None = None
         """Its report at the last connection; None while there is none."""
+        self.assign(executable.spec.models)
         self._client = ActionClient(
             f"roma dispatcher, {self.name}",
             (executable.host, executable.port),
@@ -153,6 +153,17 @@ class PlannedDevice:
         finally:
             self._complaints.close()
             self._release_all()
+
+    def assign(self, models: Iterable[str]) -> None:
+        """Serve these models from now on; what runs goes on."""
+        queues = self._driver.core.queues
+        self._names = {model: queues[model].spec.served_as for model in models}
+        if self._hello is None:
+            return
+        try:
+            self._note_signatures(self._hello, _usable(self._hello, self._names))
+        except WireError as fault:  # it came back with other models while roma.yaml was read
+            self._client.drop(str(fault))
 
     # The driver's commands
 
@@ -258,6 +269,19 @@ class PlannedDevice:
         refused = self._driver.core.refusal(self.name, offer)
         if refused is not None:
             raise WireError(refused)
+        self._note_signatures(hello, offer)
+        self._hello = hello
+        log.info(
+            "executable %s is ready: worker %s, %d pages, %d models loaded",
+            self.name,
+            hello.worker,
+            offer.pages,
+            len(offer.loaded),
+        )
+        self._reasons.note(self.name)
+        self._driver.handle(ExecutorReady(self.name, offer))
+
+    def _note_signatures(self, hello: Hello, offer: Capabilities) -> None:
         others = any(e.live for e in self._driver.core.executors if e.spec.name != self.name)
         found: Signatures = {}
         for model, names in self._names.items():
@@ -269,16 +293,6 @@ class PlannedDevice:
                 most = max(most, known.most)
             found[model] = ModelSignatures(told, readable(told), most)
         self._signatures.update(found)
-        self._hello = hello
-        log.info(
-            "executable %s is ready: worker %s, %d pages, %d models loaded",
-            self.name,
-            hello.worker,
-            offer.pages,
-            len(offer.loaded),
-        )
-        self._reasons.note(self.name)
-        self._driver.handle(ExecutorReady(self.name, offer))
 
     def refusal(self, models: Iterable[ModelSpec]) -> str | None:
         """Return why a connected device cannot serve these models, or None."""

@@ -88,10 +88,6 @@ class PlannedDevices:
         self.devices[executable.name] = self._driver.devices[executable.name] = device
         return device
 
-    def remove(self, name: str) -> None:
-        """Remove a device."""
-        del self.devices[name], self._driver.devices[name]
-
     def check_models(self, models: Sequence[ModelSpec]) -> None:
         """Raise ConfigError if a connected device cannot serve these models."""
         for name, device in self.devices.items():

@@ -15,6 +15,8 @@ from dispatcher.live.planned.device import PlannedDevice
 from roma.device_protocol import Signature, TensorSpec
 from roma.domain.actions import ActionStatus
 from roma.domain.errors import ConfigError, TensorError
+from roma.domain.events import ModelAdded
+from roma.domain.model import ModelSpec, Sla
 from roma.security import api_keys
 from roma.tensors.jsontext import parse
 from tests.support.planned import PAIR, PlannedDeployment, doubled
@@ -435,12 +437,42 @@ async def test_models_come_and_go_while_it_runs(harness):
     assert (await deployment.ask((1, 1), model="n"))[0] == 404
     deployment.data["models"]["n"] = deployment.data["models"]["m"]
     await harness.registry.follow(_config(deployment))
-    await deployment.ready()
     assert [(await deployment.ask((1, 1), model=name))[0] for name in models] == [200, 200]
     del deployment.data["models"]["m"]
     await harness.registry.follow(_config(deployment))
-    await deployment.ready()
     assert [(await deployment.ask((1, 1), model=name))[0] for name in models] == [404, 200]
+
+
+async def test_what_a_device_runs_goes_on_while_models_come_and_go(harness):
+    models = dict.fromkeys("mno", PAIR)
+    deployment = await PlannedDeployment(harness).open(worker={"models": models})
+    first = await deployment.fill()
+    waiting = deployment.ask((5, 5))
+    await deployment.waiting(1)
+    for names in ("mno", "mo", "mn"):
+        deployment.data["models"] = dict.fromkeys(names, deployment.data["models"]["m"])
+        await harness.registry.follow(_config(deployment))
+        assert deployment.executor.live
+        assert len(harness.core.queues["m"]) == 1
+        assert set(names) == {name for name in "mno" if harness.core.executors.serve(name)}
+    added, gone = deployment.ask((6, 6), model="n"), deployment.ask((7, 7), model="o")
+    deployment.tap.results.set()
+    assert (await answer(gone))[0] == 404
+    assert await answer(added) == (200, {"predictions": doubled((6, 6))})
+    assert await answer(waiting) == (200, {"predictions": doubled((5, 5))})
+    assert [(await one)[0] for one in first] == [200, 200]
+    assert len(deployment.tap.hellos) == 1
+
+
+async def test_a_device_that_lost_a_model_while_the_file_was_read_is_left(harness):
+    """It had the model when the file was checked."""
+    deployment = await PlannedDeployment(harness).open(worker={"models": {"m": PAIR}}, models="m")
+    (device,) = harness.service.planned_devices.devices.values()
+    harness.core.handle(ModelAdded(ModelSpec("n", Sla(1.0), deadline=1.0)), now=0.0)
+    device.assign(("m", "n"))
+    await harness.until(lambda: not deployment.executor.live)
+    told = harness.service.reasons.for_operators
+    await harness.until(lambda: "lacks n of roma.yaml" in told(device.name))
 
 
 async def test_a_model_that_a_connected_device_lacks_is_not_taken_over(harness):
