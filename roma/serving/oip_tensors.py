@@ -164,5 +164,8 @@ def _is_size(value: Any) -> bool:
 
 def brief(value: Any) -> str:
     """Return the beginning of a value, for an error text."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:  # orjson takes lists that are nested more deeply
+        return "[[..."
     return text if len(text) <= 80 else f"{text[:80]}..."

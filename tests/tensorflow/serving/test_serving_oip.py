@@ -174,6 +174,20 @@ def test_a_bad_body_is_refused(root, text):
     assert len(str(refused.value)) < 500
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"inputs": [{"name": %s}]}',
+        b'{"inputs": [{"name": "x", "datatype": %s}]}',
+        b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": %s}]}',
+        b'{"inputs": [], "parameters": {"signature_name": %s}}',
+    ],
+)
+def test_lists_too_deep_for_an_error_text_are_refused(body):
+    with pytest.raises(RequestError, match=r"= \[\[\.\.\.: expected"):
+        oip_rest.decode_request(CALL, body % (b"[" * 1020 + b"]" * 1020), {})
+
+
 def test_an_id_that_no_answer_can_repeat_is_refused():
     body = b'{"id": "\\ud800", "inputs": []}'
     with pytest.raises(RequestError, match=r"id = .*: expected UTF-8"):
