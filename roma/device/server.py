@@ -84,7 +84,7 @@ async def check_address(settings: DeviceServerSettings) -> None:
 def _naming(host: str, port: int) -> Iterator[None]:
     try:
         yield
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # the last: no name of a host
         raise LaunchError(f"{host}:{port}: cannot be listened on: {error}") from error
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from roma.config.sockets import SocketFile, refuse_taken
+from roma.domain.errors import in_words
 from roma.serving import api, deadline, oip_rest, service
 from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
 from roma.serving.models import Models
@@ -64,10 +65,10 @@ class RestServer:
         await runner.setup()
         try:
             await self._site(runner, where).start()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: no name of a host
             await runner.cleanup()
             place = where if isinstance(where, Path) else "{}:{}".format(*where)
-            raise ListenError(f"cannot listen on {place}: {error.strerror or error}") from error
+            raise ListenError(f"cannot listen on {place}: {in_words(error)}") from error
         self._runner = runner
         if isinstance(where, Path):
             self._socket = SocketFile(where)

@@ -109,6 +109,13 @@ def test_a_port_that_is_taken_is_told_before_the_models_are_read(roma, tmp_path)
     assert done.returncode == 2
 
 
+def test_a_host_that_no_resolver_takes_is_one_line(roma, tmp_path):
+    done = roma("device", "--model", f"m={tmp_path}", "--host", "a..b", "--insecure")
+    _warning, line = done.stderr.splitlines()
+    assert line.startswith("a..b:8700: cannot be listened on: ")
+    assert done.returncode == 2
+
+
 def test_a_worker_that_anybody_may_use_must_be_asked_for():
     check_exposure(DeviceSettings(DeviceServerSettings("w", "::1")))
     check_exposure(DeviceSettings(DeviceServerSettings("w", "0.0.0.0"), insecure=True))

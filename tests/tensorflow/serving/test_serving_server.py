@@ -359,6 +359,13 @@ async def test_a_taken_port_is_one_clear_line(serving, saved_models):
             await second.start()
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+async def test_a_host_that_no_resolver_takes_is_one_clear_line(saved_models, host):
+    server = ModelServer(ServerSettings({"half": saved_models / "half"}, host=host, port=0))
+    with pytest.raises(ListenError, match=rf"cannot listen on {host}:0: .*label .*too long"):
+        await server.start()
+
+
 async def test_status_is_answered_while_every_worker_computes(serving, tmp_path):
     folders = [tmp_path / name for name in "abc"]
     for folder in folders:
