@@ -24,14 +24,11 @@ from roma.serving.errors import Code, ListenError, RequestError
 from roma.serving.health import NAME as HEALTH
 from roma.serving.health import Health
 from roma.serving.models import Models
-from roma.serving.rpc import Method, services
+from roma.serving.rpc import Method, services, short
 from roma.serving.workers import ComputeThreads
 
 MOST = 2**31 - 1
 """Most bytes of a message, for gRPC and for protobuf, however large a REST body may be."""
-
-MAX_ERROR_TEXT = 1024
-"""Most characters of an error text, which is sent in a header; TensorFlow Serving's limit."""
 
 _CODES = {status.value[0]: status for status in grpc.StatusCode}
 _log = logging.getLogger(__name__)
@@ -111,7 +108,7 @@ class GrpcServer:
             except Exception:
                 _log.exception("%s/%s", method.service, method.name)
                 code, text = Code.INTERNAL, "Internal error"
-            await context.abort(_CODES[code], _short(text))
+            await context.abort(_CODES[code], short(text))
             raise AssertionError("abort raises")
 
         return answer
@@ -157,10 +154,6 @@ def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> N
     """Schedule a callback on an event loop from any thread; does nothing on a closed loop."""
     with contextlib.suppress(RuntimeError):  # closed
         loop.call_soon_threadsafe(callback)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_ERROR_TEXT else f"{text[:MAX_ERROR_TEXT]}...TRUNCATED"
 
 
 def _reason(host: str, port: int) -> str:

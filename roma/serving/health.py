@@ -15,6 +15,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from roma.serving.models import Models
+from roma.serving.rpc import short
 
 NAME = "grpc.health.v1.Health"
 _STATUS = health_pb2.HealthCheckResponse.ServingStatus
@@ -45,7 +46,8 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no
         status = self._status(request.service)
         if status == _STATUS.SERVICE_UNKNOWN:
             name = request.service
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no model or service named {name!r}")
+            text = short(f"no model or service named {name!r}")
+            await context.abort(grpc.StatusCode.NOT_FOUND, text)
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: Any, context: _Context) -> None:  # noqa: N802

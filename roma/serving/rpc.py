@@ -9,6 +9,10 @@ from dataclasses import dataclass
 
 from roma.serving.models import Models
 
+MAX_ERROR_TEXT = 1024
+"""Most bytes of an error text, TensorFlow Serving's limit. It is sent in a header, where a byte may
+take three, and clients refuse headers of more than 8 KiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Method:
@@ -32,3 +36,11 @@ def services(methods: Iterable[Method]) -> dict[str, list[Method]]:
     for method in methods:
         found.setdefault(method.service, []).append(method)
     return found
+
+
+def short(text: str) -> str:
+    """Return the beginning of an error text that a header can carry."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= MAX_ERROR_TEXT:
+        return text
+    return f"{data[:MAX_ERROR_TEXT].decode('utf-8', 'ignore')}...TRUNCATED"

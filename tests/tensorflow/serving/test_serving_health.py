@@ -56,9 +56,12 @@ async def test_health_while_loading_serving_and_draining(saved_models, tmp_path)
         assert await ready("/v2/health/ready") == (503, False)
         assert await ready("/v2/models/slow/ready") == (503, False)
         assert await ready("/v2/models/half/ready") == (200, True)
-        with pytest.raises(grpc.aio.AioRpcError, match="no model or service named 'no'") as refused:
-            await states(channel, "no")
-        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        for name in ("no", "no" * 10_000):
+            with pytest.raises(
+                grpc.aio.AioRpcError, match="no model or service named 'no"
+            ) as refused:
+                await states(channel, name)
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
         (tmp_path / "open").touch()
         await server.loading
         assert await states(channel, "half", "slow", "", PREDICTION) == [SERVING] * 4

@@ -240,10 +240,14 @@ async def test_refusals_have_tensorflow_servings_code_and_text(stubs):
         with pytest.raises(grpc.aio.AioRpcError, match="Incompatible shapes") as error:
             await server.predict("two", {"a": np.ones((3, 2), np.float32), "n": np.array([1, 2])})
         assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        # A header carries the text, so that it has an end.
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await server.predict("n" * 5000)
-        assert len(error.value.details()) == 1024 + len("...TRUNCATED")
+        # A header carries the text, so that it has an end, whatever it is made of.
+        for name in ("n" * 5000, "\U0001f600" * 1000):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await server.predict(name)
+            assert error.value.code() is grpc.StatusCode.NOT_FOUND
+            end = "...TRUNCATED"
+            assert len(error.value.details().removesuffix(end).encode()) in range(1021, 1025)
+            assert error.value.details().endswith(end)
 
 
 async def test_bytes_that_are_no_message_are_refused(stubs):
