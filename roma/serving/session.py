@@ -10,6 +10,7 @@ most of the gain comes from computing in the calling thread.
 Importing TensorFlow takes seconds, so the first `load` does it.
 """
 
+import functools
 import logging
 import os
 import threading
@@ -122,6 +123,7 @@ def serialise(context: Features, examples: Sequence[Features]) -> Array:
     return serialised
 
 
+@functools.cache  # each gRPC call asks for it: only the import may redirect standard error
 def import_tensorflow() -> Any:
     """Import TensorFlow, from any thread, and return it; takes seconds the first time.
 

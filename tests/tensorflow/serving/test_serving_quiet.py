@@ -1,11 +1,13 @@
 """TensorFlow's notices: held back while it is imported, unless they are asked for."""
 
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
 
+from roma.serving import session
 from roma.serving.quiet import LEVEL, without_notices
 
 NOTICES = (
@@ -71,3 +73,16 @@ def test_a_signal_that_ends_the_process_is_seen():
     )
     assert ended.returncode < 0
     assert b"Fatal Python error: Aborted" in ended.stderr
+
+
+def test_after_the_import_nothing_is_held_back():
+    tf = session.import_tensorflow()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(2)
+    os.close(lowest)
+    # Standard error cannot be held back without a free descriptor; a call must not need one.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        assert session.import_tensorflow() is tf
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
