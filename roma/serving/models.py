@@ -75,7 +75,7 @@ class Models:
     def __init__(self, sources: Mapping[str, Source], *, may_follow: bool = False) -> None:
         self.may_follow = may_follow
         self.meter = Meter()
-        self._sources = dict(sources)
+        self._labels = {name: source.labels for name, source in sources.items()}
         self._models = {name: source.versions(name) for name, source in sources.items()}
         self._intra_op = 1
         self._loaded = False
@@ -103,8 +103,9 @@ class Models:
         """Serve these models and no others; blocks until the new ones are loaded.
 
         Versions in both the old and the new set stay AVAILABLE throughout. A version replaced by
-        another version of its model serves until that one is AVAILABLE. Raises ModelDirectoryError,
-        changing nothing, and ModelLoadError if a new version failed, which does not affect others.
+        another version of its model serves until that one is AVAILABLE, under its old labels too.
+        Raises ModelDirectoryError, changing nothing, and ModelLoadError if a new version failed,
+        which does not affect others.
         """
         with self._following:
             table = {name: source.versions(name) for name, source in sources.items()}
@@ -122,11 +123,15 @@ class Models:
                         new.append(version)
             # A removed model is freed with the last call that runs it, as TensorFlow's sessions
             # are.
-            self._sources = dict(sources)
             self._models = {n: self._with_former(n, served) for n, served in table.items()}
             self.on_change()
             for version in new:
                 self._load(version)
+            # Labels first: at this moment both the old and the new ones name versions that serve.
+            self._labels = {
+                name: source.labels if _serves(table[name]) else self._labels.get(name, {})
+                for name, source in sources.items()
+            }
             self._models = {name: self._settled(name, served) for name, served in table.items()}
             self.on_change()
             faults = [f"{v.name} version {v.number}: {v.message}" for v in new if v.message]
@@ -144,7 +149,7 @@ class Models:
 
     def _settled(self, name: str, served: Mapping[int, Version]) -> dict[int, Version]:
         """Return a model's new versions; a former one in place of each that cannot be loaded."""
-        if not any(version.state is VersionState.AVAILABLE for version in served.values()):
+        if not _serves(served):
             return self._with_former(name, served)
         known = self._with_former(name, served)
         return {
@@ -255,14 +260,18 @@ class Models:
     def _number(self, call: ServingCall) -> int | None:
         if call.label is None:
             return call.version
-        source = self._sources.get(call.model)
-        number = None if source is None else source.labels.get(call.label)
+        number = self._labels.get(call.model, {}).get(call.label)
         if number is None:
             raise RequestError(f"Unrecognized servable version label: {call.label}")
         return number
 
     def _all(self) -> list[Version]:
         return [version for served in self._models.values() for version in served.values()]
+
+
+def _serves(served: Mapping[int, Version]) -> bool:
+    """Return whether one of a model's versions answers calls."""
+    return any(version.state is VersionState.AVAILABLE for version in served.values())
 
 
 def _load(version: Version, intra_op: int) -> None:

@@ -3,9 +3,10 @@
 import orjson
 import pytest
 
-from roma.serving import api, examples, versions
+from roma.serving import api, examples, models, session, versions
 from roma.serving.api import ServingAction, ServingCall
-from roma.serving.errors import Code, ModelDirectoryError, RequestError
+from roma.serving.errors import Code, ModelDirectoryError, ModelLoadError, RequestError
+from roma.serving.models import Models, Source
 from roma.tensors import jsontext
 
 
@@ -148,3 +149,31 @@ def test_a_folder_that_cannot_be_served_says_why(tmp_path):
     (tmp_path / "1").mkdir()
     with pytest.raises(ModelDirectoryError, match="label old names version 7"):
         versions.choose(tmp_path, {"old": 7})
+
+
+def test_a_label_moves_when_its_version_has_been_loaded(tmp_path, monkeypatch):
+    for name in ("1", "2", "3"):
+        (tmp_path / name).mkdir()
+    stable, found = ServingCall(ServingAction.PREDICT, "m", label="stable"), []
+
+    def load(path, _intra_op):
+        if path.name != "1":
+            found.append(served.find(stable)[0])
+        if path.name == "3":
+            raise OSError("no model")
+        return path
+
+    monkeypatch.setattr(session, "load", load)
+    monkeypatch.setattr(models, "warm_up", lambda *_: None)
+
+    def source(version):
+        return {"m": Source(tmp_path, {"stable": version}, lambda _: ())}
+
+    served = Models(source(1))
+    served.load(1)
+    served.follow(source(2))
+    assert served.find(stable)[0] == 2
+    with pytest.raises(ModelLoadError, match="m version 3: no model"):
+        served.follow(source(3))
+    assert served.find(stable)[0] == 2
+    assert found == [1, 2]
