@@ -96,7 +96,7 @@ class Models:
             self._loaded = True
             self.on_change()
             if not self.available():
-                faults = [f"{v.name} version {v.number}: {v.message}" for v in self._all()]
+                faults = map(_fault, self._all())
                 raise ModelLoadError("\n".join(["no model could be loaded:", *faults]))
 
     def follow(self, sources: Mapping[str, Source]) -> None:
@@ -134,9 +134,9 @@ class Models:
             }
             self._models = {name: self._settled(name, served) for name, served in table.items()}
             self.on_change()
-            faults = [f"{v.name} version {v.number}: {v.message}" for v in new if v.message]
-            if faults:
-                raise ModelLoadError("\n".join(faults))
+            failed = [version for version in new if version.state is VersionState.END]
+            if failed:
+                raise ModelLoadError("\n".join(map(_fault, failed)))
 
     def _with_former(self, name: str, served: Mapping[int, Version]) -> dict[int, Version]:
         """Return a model's new versions and those that serve it now, highest first."""
@@ -269,6 +269,10 @@ class Models:
         return [version for served in self._models.values() for version in served.values()]
 
 
+def _fault(version: Version) -> str:
+    return f"{version.name} version {version.number}: {version.message}"
+
+
 def _serves(served: Mapping[int, Version]) -> bool:
     """Return whether one of a model's versions answers calls."""
     return any(version.state is VersionState.AVAILABLE for version in served.values())
@@ -282,7 +286,7 @@ def _load(version: Version, intra_op: int) -> None:
     except Exception as error:  # any error of a model's graph or file ends only that version
         version.code, version.message = session.failure(error)
         version.state = VersionState.END
-        _log.error("%s version %d: %s", version.name, version.number, version.message)
+        _log.error("%s", _fault(version))
     else:
         version.model = model
         version.state = VersionState.AVAILABLE

@@ -108,7 +108,8 @@ def failure(error: Exception) -> tuple[Code, str]:
         case OSError():  # the loader raises it for a folder without a SavedModel
             return Code.NOT_FOUND, str(error)
     code = getattr(error, "error_code", None)
-    return Code(code) if isinstance(code, int) else Code.UNKNOWN, str(error)
+    # Some errors have no text, such as Python's MemoryError.
+    return Code(code) if isinstance(code, int) else Code.UNKNOWN, str(error) or repr(error)
 
 
 def serialise(context: Features, examples: Sequence[Features]) -> Array:

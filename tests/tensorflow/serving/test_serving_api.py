@@ -177,3 +177,17 @@ def test_a_label_moves_when_its_version_has_been_loaded(tmp_path, monkeypatch):
         served.follow(source(3))
     assert served.find(stable)[0] == 2
     assert found == [1, 2]
+
+
+def test_a_load_that_fails_without_a_text_is_named(tmp_path, monkeypatch):
+    (tmp_path / "1").mkdir()
+
+    def load(_path, _intra_op):
+        raise MemoryError
+
+    monkeypatch.setattr(session, "load", load)
+    source = {"m": Source(tmp_path)}
+    with pytest.raises(ModelLoadError, match=r"m version 1: MemoryError\(\)"):
+        Models(source).load(1)
+    with pytest.raises(ModelLoadError, match=r"m version 1: MemoryError\(\)"):
+        Models({}).follow(source)
