@@ -177,8 +177,10 @@ def _check_ranks(inputs: Mapping[str, Array]) -> None:
 
 
 def _can_run(definition: Any) -> bool:
-    # The init op is a signature too: it has no inputs, and its output is not a tensor.
-    return all(info.dtype for info in definition.outputs.values())
+    # Not a signature with a sparse or a ragged tensor, which is several of the graph's tensors, nor
+    # the init op, which is a signature too: it has no inputs, and its output is not a tensor.
+    infos = (*definition.inputs.values(), *definition.outputs.values())
+    return all(info.name and info.dtype for info in infos)
 
 
 def _copy(message: Any) -> Any:

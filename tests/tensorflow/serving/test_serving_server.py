@@ -23,6 +23,7 @@ import pytest
 
 from roma.serving.errors import ListenError, ModelDirectoryError, ModelLoadError
 from roma.serving.server import ModelServer, ServerSettings, run_model_server
+from roma.serving.session import import_tensorflow, load
 from tests.support.waiting import until
 
 
@@ -335,6 +336,24 @@ async def test_a_model_that_cannot_be_loaded_ends_alone(serving):
         assert status["status"]["error_message"]
         assert (await client.post("/v1/models/broken:predict", {"instances": [1]}))[0] == 404
         assert (await client.post("/v1/models/half:predict", {"instances": [1]}))[0] == 200
+
+
+def test_a_signature_that_cannot_be_run_leaves_the_others(tmp_path):
+    v1 = import_tensorflow().compat.v1
+    info, signature = v1.saved_model.build_tensor_info, v1.saved_model.build_signature_def
+    with v1.Graph().as_default(), v1.Session() as session:
+        x, many = v1.placeholder("float", [None]), v1.sparse_placeholder("float", [None, 3])
+        signatures = {
+            "serving_default": signature({"x": info(x)}, {"y": info(2 * x)}),
+            "sparse": signature({"s": info(many)}, {"y": info(v1.sparse_reduce_sum(many))}),
+        }
+        builder = v1.saved_model.Builder(str(tmp_path / "1"))
+        builder.add_meta_graph_and_variables(session, ["serve"], signatures)
+        builder.save()
+    model = load(tmp_path / "1", 1)
+    assert model.metadata.keys() == {"serving_default", "sparse"}
+    assert model.signatures.keys() == {"serving_default"}
+    assert model.run("serving_default", {"x": np.ones(1, np.float32)}) == {"y": [2]}
 
 
 async def test_what_can_be_known_at_the_start_is_said_at_the_start(saved_models):
