@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 from pathlib import Path
+from urllib.parse import quote
 
 import aiohttp
 
@@ -19,6 +20,11 @@ def reached(url: str, *, limit: int = 100) -> tuple[str, aiohttp.BaseConnector]:
     if url.startswith(UNIX):
         return "http://localhost", aiohttp.UnixConnector(url.removeprefix(UNIX), limit=limit)
     return url, aiohttp.TCPConnector(limit=limit)
+
+
+def for_grpc(path: Path) -> str:
+    """Return gRPC's address of a Unix socket; there `%41` is an A."""
+    return f"{UNIX}{quote(str(path.absolute()))}"
 
 
 def is_taken(path: Path) -> bool:

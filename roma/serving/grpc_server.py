@@ -15,8 +15,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from roma.config.sockets import refusal, refuse_taken
-from roma.config.workers import UNIX
+from roma.config.sockets import for_grpc, refusal, refuse_taken
 from roma.domain.addresses import authority
 from roma.domain.errors import in_words
 from roma.serving.deadline import TIMEOUT_HEADER, seconds_left
@@ -144,7 +143,7 @@ def _bind(server: Any, host: str, port: int) -> int:
 def _bind_socket(server: Any, path: Path) -> None:
     try:
         refuse_taken(path)
-        server.add_insecure_port(f"{UNIX}{path.absolute()}")
+        server.add_insecure_port(for_grpc(path))
     except (OSError, RuntimeError) as error:
         why: Exception = error if isinstance(error, OSError) else refusal(path) or error
         raise ListenError(f"cannot listen on {path}: {in_words(why)}") from None

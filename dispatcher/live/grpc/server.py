@@ -34,8 +34,7 @@ from dispatcher.live.grpc.methods import METHODS, Own, Passed
 from dispatcher.live.grpc.rpc import Rpc, answer_own
 from dispatcher.live.http.server import Server
 from dispatcher.live.service import Service
-from roma.config.sockets import refusal, refuse_taken
-from roma.config.workers import UNIX
+from roma.config.sockets import for_grpc, refusal, refuse_taken
 from roma.domain.addresses import authority
 
 MOST: Final = 2**31 - 1
@@ -80,7 +79,7 @@ class GatewayGrpcServer:
         """Bind a Unix socket, before `start`, without TLS; gRPC removes it. Raise OSError."""
         refuse_taken(path)
         try:
-            self._server.add_insecure_port(f"{UNIX}{path}")
+            self._server.add_insecure_port(for_grpc(path))
         except RuntimeError as error:  # its text gives no reason
             raise refusal(path) or OSError(str(error)) from None
 

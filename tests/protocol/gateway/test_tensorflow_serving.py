@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dispatcher.live import lookups
 from dispatcher.live.grpc.methods import MODEL, OIP, PREDICTION
 from roma.config import schema
+from roma.config.sockets import for_grpc
 from roma.domain.errors import ConfigError, LaunchError
 from roma.security import api_keys
 from tests.protocol.gateway.test_grpc import chunk
@@ -184,12 +185,12 @@ async def test_metrics_and_reloads_take_a_key(harness, tmp_path):
 
 def at(path):
     return grpc.aio.insecure_channel(
-        f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)]
+        for_grpc(path), options=[("grpc.use_local_subchannel_pool", 1)]
     )
 
 
 async def test_grpc_by_a_unix_socket(harness, sockets):
-    path = sockets / "grpc.sock"
+    path = sockets / "grpc%41.sock"  # gRPC's own addresses escape bytes so
     await harness.open(speaks_grpc=True, gateway=f"grpc_socket: {path}")
     assert stat.S_ISSOCK(path.stat().st_mode)
     async with at(path) as channel:

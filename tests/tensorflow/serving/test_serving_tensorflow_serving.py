@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from roma.config.sockets import for_grpc
 from roma.serving.api import ServingAction, ServingCall
 from roma.serving.errors import ListenError, ModelDirectoryError, ModelLoadError
 from roma.serving.metrics import Meter
@@ -154,7 +155,7 @@ COUNT = ":tensorflow:serving:request_count"
 def path():
     """A short path: the kernel takes 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="roma-") as directory:
-        yield Path(directory, "grpc.sock")
+        yield Path(directory, "grpc%41.sock")  # gRPC's own addresses escape bytes so
 
 
 async def test_grpc_on_a_unix_socket(serving, saved_models, path):
@@ -165,7 +166,7 @@ async def test_grpc_on_a_unix_socket(serving, saved_models, path):
         assert client.server.grpc_address is None
         assert f" and grpc+unix://{path}: half/3" in client.server.ready_line()
         assert stat.S_ISSOCK(path.stat().st_mode)
-        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        async with grpc.aio.insecure_channel(for_grpc(path)) as channel:
             assert (await Stubs(channel, client.server).predict("half", one))["y"] == [3.5]
         models = {"half": saved_models / "half"}
         second = ModelServer(ServerSettings(models, port=0, grpc_socket=path))
@@ -178,7 +179,7 @@ async def test_grpc_on_a_unix_socket(serving, saved_models, path):
 
 async def test_grpc_on_a_port_and_a_socket(serving, path):
     async with serving("half", grpc_port=0, grpc_socket=path) as client:
-        for address in (client.server.grpc_address, f"unix:{path}"):
+        for address in (client.server.grpc_address, for_grpc(path)):
             async with grpc.aio.insecure_channel(address) as channel:
                 answer = await Stubs(channel, client.server).predict(
                     "half", {"x": np.ones(1, np.float32)}
@@ -269,7 +270,7 @@ async def test_the_command_line_says_so(saved_models, path):
     try:
         while b"ready on" not in await process.stderr.readline():
             assert process.returncode is None
-        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        async with grpc.aio.insecure_channel(for_grpc(path)) as channel:
             request = model_management_pb2.ReloadConfigRequest()
             request.config.model_config_list.SetInParent()
             await Stubs(channel, None).models.HandleReloadConfigRequest(request)
