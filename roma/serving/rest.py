@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from roma.config.sockets import SocketFile, refuse_taken
+from roma.domain.addresses import authority
 from roma.domain.errors import in_words
 from roma.serving import api, deadline, oip_rest, service
 from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
@@ -67,7 +68,7 @@ class RestServer:
             await self._site(runner, where).start()
         except (OSError, UnicodeError) as error:  # the latter: no name of a host
             await runner.cleanup()
-            place = where if isinstance(where, Path) else "{}:{}".format(*where)
+            place = where if isinstance(where, Path) else authority(*where)
             raise ListenError(f"cannot listen on {place}: {in_words(error)}") from error
         self._runner = runner
         if isinstance(where, Path):

@@ -385,6 +385,14 @@ async def test_a_host_that_no_resolver_takes_is_one_clear_line(saved_models, hos
         await server.start()
 
 
+async def test_an_ipv6_address_that_is_not_here_is_named_as_in_a_url(saved_models):
+    server = ModelServer(
+        ServerSettings({"half": saved_models / "half"}, host="2001:db8::1", port=0)
+    )
+    with pytest.raises(ListenError, match=r"cannot listen on \[2001:db8::1\]:0: "):
+        await server.start()
+
+
 async def test_status_is_answered_while_every_worker_computes(serving, tmp_path):
     folders = [tmp_path / name for name in "abc"]
     for folder in folders:
