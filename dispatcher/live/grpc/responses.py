@@ -12,7 +12,8 @@ from roma.domain import units
 from roma.domain.events import Fail, Reason, Reject
 
 MAX_TEXT = 1024
-"""Characters of an error's text: it travels in a header."""
+"""Most bytes of an error's text. It is sent in a header, where a byte may take three, and clients
+refuse headers of more than 8 KiB."""
 
 _CODES = {status.value[0]: status for status in grpc.StatusCode}
 _Code = grpc.StatusCode
@@ -70,7 +71,7 @@ async def respond(context: Any, answer: GrpcResponse, carried: Context | None = 
     if answer.code:
         code = _CODES.get(answer.code, _Code.UNKNOWN)
         # gRPC never ends a call whose text is not UTF-8, which a caller's name need not be.
-        text = answer.message[:MAX_TEXT].encode("utf-8", "replace").decode()
+        text = answer.message.encode("utf-8", "replace")[:MAX_TEXT].decode("utf-8", "ignore")
         await context.abort(code, text, trailing)
     if trailing:
         context.set_trailing_metadata(trailing)

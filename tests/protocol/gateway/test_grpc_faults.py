@@ -120,7 +120,7 @@ async def test_an_answer_beyond_its_bound_is_that_executables_fault(harness):
     ("code", "text"),
     [
         (Code.RESOURCE_EXHAUSTED, "SERVER: Received message larger than max (9 vs. 8)"),
-        (Code.INVALID_ARGUMENT, "é" * 10_000),  # percent-encoded: 60 kB
+        (Code.INVALID_ARGUMENT, "\U0001f600" * 10_000),  # percent-encoded: 120 kB
     ],
 )
 async def test_a_request_that_a_server_cannot_take_is_the_client_s_fault(harness, code, text):
