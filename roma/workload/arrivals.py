@@ -113,7 +113,7 @@ def _warp(steps: Iterable[RateStep], positions: Iterable[float]) -> Iterator[flo
 
 def _bound(requests: float) -> None:
     if requests > MOST_REQUESTS:
-        raise WorkloadError(f"{requests:g} requests: must be at most {MOST_REQUESTS:g}")
+        raise WorkloadError(f"{requests:.12g} requests: must be at most {MOST_REQUESTS}")
 
 
 def poisson(profile: Profile, *, seed: int) -> list[float]:

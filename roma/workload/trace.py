@@ -20,6 +20,8 @@ from roma.workload.errors import WorkloadError
 MOST_DIGITS = 9
 """Most digits of a count: a billion requests in a second is a fault in the file."""
 
+MOST_QUOTED = 40
+"""Most characters of a value that an error quotes: a file may be one line of megabytes."""
 
 MOST_SECONDS = 10_000_000
 """Longest trace in seconds: four months."""
@@ -57,7 +59,8 @@ def read_trace(
     if not times:
         raise WorkloadError(f"trace {path}: asks for 0 requests; must be at least 1")
     if times[-1] > MOST_SECONDS:
-        raise WorkloadError(f"trace {path}: lasts {times[-1]:g} s; must be at most {MOST_SECONDS}")
+        last = f"{times[-1]:.12g} s"
+        raise WorkloadError(f"trace {path}: lasts {last}; must be at most {MOST_SECONDS}")
     return times
 
 
@@ -112,7 +115,8 @@ def _counts(cells: Iterable[tuple[int, str]], path: Path) -> Iterator[int]:
         # isdecimal also refuses "-3", "1.5" and "1_000", which int() or float() might accept.
         if not cell.isdecimal() or len(cell) > MOST_DIGITS:
             raise WorkloadError(
-                f"trace {path}, line {line}: count {cell[:40]!r} is not an integer >= 0"
+                f"trace {path}, line {line}: count {cell[:MOST_QUOTED]!r} is not an integer >= 0 "
+                f"of at most {MOST_DIGITS} digits"
             )
         yield int(cell)
 
@@ -126,8 +130,8 @@ def _timestamps(cells: Iterable[tuple[int, str]], path: Path) -> Iterator[float]
             yield seconds
         except ValueError:
             raise WorkloadError(
-                f"trace {path}, line {line}: timestamp {cell!r} is not a number of seconds, "
-                "nor a date and time like 2023-11-16 18:17:03.98"
+                f"trace {path}, line {line}: timestamp {cell[:MOST_QUOTED]!r} is not a number of "
+                "seconds, nor a date and time like 2023-11-16 18:17:03.98"
             ) from None
 
 
