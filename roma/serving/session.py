@@ -180,7 +180,8 @@ def _can_run(definition: Any) -> bool:
     # Not a signature with a sparse or a ragged tensor, which is several of the graph's tensors, nor
     # the init op, which is a signature too: it has no inputs, and its output is not a tensor.
     infos = (*definition.inputs.values(), *definition.outputs.values())
-    return all(info.name and info.dtype for info in infos)
+    # TensorFlow runs nothing that has no output.
+    return bool(definition.outputs) and all(info.name and info.dtype for info in infos)
 
 
 def _copy(message: Any) -> Any:

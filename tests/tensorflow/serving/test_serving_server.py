@@ -346,12 +346,13 @@ def test_a_signature_that_cannot_be_run_leaves_the_others(tmp_path):
         signatures = {
             "serving_default": signature({"x": info(x)}, {"y": info(2 * x)}),
             "sparse": signature({"s": info(many)}, {"y": info(v1.sparse_reduce_sum(many))}),
+            "silent": signature({"x": info(x)}, {}),
         }
         builder = v1.saved_model.Builder(str(tmp_path / "1"))
         builder.add_meta_graph_and_variables(session, ["serve"], signatures)
         builder.save()
     model = load(tmp_path / "1", 1)
-    assert model.metadata.keys() == {"serving_default", "sparse"}
+    assert model.metadata.keys() == {"serving_default", "sparse", "silent"}
     assert model.signatures.keys() == {"serving_default"}
     assert model.run("serving_default", {"x": np.ones(1, np.float32)}) == {"y": [2]}
 
