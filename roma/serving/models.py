@@ -207,10 +207,12 @@ class Models:
 
         Raises RequestError: NOT_FOUND if it does not exist or is not yet AVAILABLE.
         """
+        # Before the label, which may move meanwhile: the table has the versions of both places.
+        served = self._models.get(call.model, {})
         number = self._number(call)
         loaded = {
             version.number: model
-            for version in self._models.get(call.model, {}).values()
+            for version in served.values()
             # Read once: it may be removed at any moment.
             if (model := version.model) is not None and version.state is VersionState.AVAILABLE
         }

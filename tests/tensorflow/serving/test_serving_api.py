@@ -179,6 +179,24 @@ def test_a_label_moves_when_its_version_has_been_loaded(tmp_path, monkeypatch):
     assert found == [1, 2]
 
 
+def test_a_label_that_moves_while_it_is_looked_up_is_found(tmp_path, monkeypatch):
+    for name in ("1", "2"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(session, "load", lambda path, _intra_op: path)
+    monkeypatch.setattr(models, "warm_up", lambda *_: None)
+
+    class Moving(dict):
+        def get(self, label):
+            served.follow({"m": Source(tmp_path, {label: 2})})
+            return self[label]
+
+    served = Models({"m": Source(tmp_path, Moving(stable=1))})
+    served.load(1)
+    call = ServingCall(ServingAction.PREDICT, "m", label="stable")
+    assert served.find(call) == (1, tmp_path / "1")
+    assert served.find(call) == (2, tmp_path / "2")
+
+
 def test_a_load_that_fails_without_a_text_is_named(tmp_path, monkeypatch):
     (tmp_path / "1").mkdir()
 
