@@ -119,9 +119,11 @@ class BrokerClient:
 @contextlib.asynccontextmanager
 async def calling(path: Path, timeout: float) -> AsyncIterator[BrokerClient]:
     """Yield a client of the socket at `path`; `timeout` (seconds) bounds calls that set or read."""
-    connector = aiohttp.UnixConnector(str(path), limit=0)
     async with aiohttp.ClientSession(
-        connector=connector, headers={"Content-Type": "application/json"}
+        connector=aiohttp.UnixConnector(str(path), limit=0),
+        headers={"Content-Type": "application/json"},
+        # aiohttp's own limit, five minutes, is too short for a large image; each call has its own.
+        timeout=aiohttp.ClientTimeout(),
     ) as session:
         yield BrokerClient(session, path, timeout)
 

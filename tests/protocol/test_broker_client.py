@@ -1,21 +1,25 @@
 """A supervisor's calls to a broker that refuses it, or to another program on the socket."""
 
+import asyncio
+
 import pytest
 from aiohttp import web
 
 from roma.domain.errors import BrokerRefused, EngineError
 from supervisor.actuators.docker import DockerActuator
-from supervisor.broker.client import calling
+from supervisor.broker.client import LAUNCH_TIMEOUT, calling
 from supervisor.broker.containers import Container
+from supervisor.broker.engine import PULL_TIMEOUT
 from supervisor.executables import Reading
 
 
 class FakeBroker:
-    """Answers every call with `status` and `body`."""
+    """Answers every call with `status` and `body`, after `delay` seconds."""
 
-    status, body = 200, "{}"
+    status, body, delay = 200, "{}", 0.0
 
     async def answer(self, _):
+        await asyncio.sleep(self.delay)
         return web.Response(status=self.status, text=self.body)
 
 
@@ -66,3 +70,14 @@ async def test_one_of_a_later_version_may_say_more(broker):
     assert await client.grant({"a@w": 1.0}) == {"a@w": 1.0}
     fake.body = '{"a@w": {"error": "it is gone", "more": 1}}'
     assert str((await client.readings())["a@w"]) == "it is gone"
+
+
+@pytest.mark.looptime
+async def test_an_image_may_take_longer_to_arrive_than_an_http_client_waits(broker):
+    fake, client = broker
+    fake.delay = PULL_TIMEOUT
+    await client.create("a@w")
+    assert asyncio.get_running_loop().time() >= PULL_TIMEOUT
+    fake.delay = LAUNCH_TIMEOUT + 1
+    with pytest.raises(EngineError, match="no answer in time"):
+        await client.create("a@w")
