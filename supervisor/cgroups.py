@@ -50,7 +50,7 @@ class Group(ABC):
     def create(self) -> None:
         """Create the group, unlimited, with the quota period set."""
         for directory in self.directories:
-            directory.mkdir(parents=True, exist_ok=True)
+            _make(directory)
         self._set_unlimited()
 
     def lift(self) -> None:
@@ -275,7 +275,7 @@ class Hierarchy:
                 _enable_cpu(directory)
             for part in parts:
                 directory /= part
-                directory.mkdir(exist_ok=True)
+                _make(directory)
                 if self.version == 2:
                     _enable_cpu(directory)
 
@@ -422,7 +422,7 @@ def _delegated(mount: Path, start: Path) -> tuple[Path, bool]:
 
 
 def _move_processes(source: Path, target: Path) -> None:
-    target.mkdir(exist_ok=True)
+    _make(target)
     for pid in _read(source / "cgroup.procs").split():
         # A process may have exited; one that cannot move makes the kernel refuse the controller.
         with contextlib.suppress(ActuationError):
@@ -440,7 +440,7 @@ def _remove_upwards(directory: Path, levels: int) -> None:
     for group in (directory, *directory.parents)[:levels]:
         try:
             group.rmdir()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # one of the kernel's files has this name
             continue
         except OSError as error:
             if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
@@ -452,6 +452,13 @@ def _remove_upwards(directory: Path, levels: int) -> None:
 def _say_no_burst(file: str) -> None:
     """Log it once per program, not once per executable and second."""
     log.warning("this kernel has no %s: what a quota period leaves unused is lost", file)
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ActuationError(f"{directory}: cannot be made: {error.strerror}") from error
 
 
 def _read(path: Path) -> str:

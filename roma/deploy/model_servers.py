@@ -11,7 +11,7 @@ from pathlib import Path
 from roma.config.executable import Executable
 from roma.config.schema import Config
 from roma.deploy.child import MODULE, Child
-from roma.domain.errors import ActuationError, LaunchError
+from roma.domain.errors import ActuationError, LaunchError, in_words
 from supervisor.cgroups import Group, Hierarchy
 
 log = logging.getLogger(__name__)
@@ -130,13 +130,16 @@ def _refuse_running(config: Config, hierarchy: Hierarchy, paths: Iterable[str]) 
 
 
 async def _start_reaper(paths: Iterable[str]) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *MODULE,
-        "roma.deploy.reaper",
-        *paths,
-        stdin=subprocess.PIPE,
-        start_new_session=True,
-    )
+    try:
+        return await asyncio.create_subprocess_exec(
+            *MODULE,
+            "roma.deploy.reaper",
+            *paths,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:  # no process or memory left, say
+        raise LaunchError(f"no program to remove cgroups: {in_words(error)}") from error
 
 
 async def _finish(reaper: asyncio.subprocess.Process) -> None:

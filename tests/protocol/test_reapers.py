@@ -1,5 +1,6 @@
 """Reapers, which remove the cgroups of models, end with them, however often these come and go."""
 
+import asyncio
 import contextlib
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from roma.config import schema
 from roma.deploy import up
 from roma.deploy.child import Child
+from roma.deploy.model_servers import cgroups
 from roma.domain.errors import LaunchError
 
 ONE = "models: {a: {path: /nowhere, sla: {response_time: 1}}}"
@@ -65,3 +67,14 @@ async def test_the_reaper_of_a_model_that_cannot_be_started_ends(tmp_path, monke
         assert reaped == [["a@local"]]
     await deployment.stop()
     assert reaped == []
+
+
+async def test_a_machine_without_room_for_a_reaper_is_one_line(monkeypatch):
+    async def none_left(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", none_left)
+    named = "^no program to remove cgroups: Resource temporarily unavailable$"
+    with pytest.raises(LaunchError, match=named):
+        async with cgroups(schema.parse(ONE + REST), object(), ()):
+            pass

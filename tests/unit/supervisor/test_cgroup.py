@@ -262,6 +262,27 @@ def test_version_1_uses_the_cpu_and_the_cpuacct_hierarchy(tmp_path):
     assert hierarchy == Hierarchy(1, (cpu / "docker/abc", acct / "docker/abc"))
 
 
+@pytest.mark.parametrize("path", ["roma/tasks", "tasks/m"])
+def test_a_name_that_the_kernel_has_taken_is_an_error_and_no_group(tmp_path, path):
+    """Version 1 has a file `tasks` in each group, 2 has `cpu.max`: a model may be called so."""
+    roots = tmp_path / "cpu", tmp_path / "cpuacct"
+    for root in roots:
+        (root / "roma").mkdir(parents=True)
+        for taken in (root / "tasks", root / "roma" / "tasks"):
+            taken.touch()
+    hierarchy = Hierarchy(1, roots)
+    group = hierarchy.group(path, 0.1)
+
+    def make():
+        hierarchy.prepare(path)
+        group.create()
+
+    with pytest.raises(ActuationError, match="tasks: cannot be made: File exists"):
+        make()
+    group.remove()
+    assert all((root / "tasks").is_file() for root in roots)
+
+
 def test_version_1_without_accounting_is_named(tmp_path):
     files = proc_files(tmp_path, [("cgroup", "rw,cpu", tmp_path)], "1:cpu:/\n")
     with pytest.raises(ActuationNotPermitted, match="the cpuacct controller is not mounted"):
