@@ -37,6 +37,7 @@ from roma.deploy.ready import announce, report
 from roma.domain.errors import (
     ActuationError,
     ActuationNotPermitted,
+    ConfigError,
     ExchangeError,
     LaunchError,
     in_words,
@@ -149,7 +150,7 @@ class Deployment:
         """Switch to the models of `config`, the file's new content, without disturbing the others.
 
         The dispatchers go first, so that they send nothing more to what is removed. Raises
-        LaunchError.
+        LaunchError, and ConfigError for a token or certificate that cannot be read now.
         """
         write(config, self._file)
         self.config = config
@@ -355,7 +356,7 @@ async def _follow(deployment: Deployment, file: Path, told: asyncio.Event) -> No
             continue
         try:
             await deployment.follow(pending)
-        except LaunchError as error:
+        except (LaunchError, ConfigError) as error:
             if str(error) != said:
                 log.error("%s: not all of it is in force yet: %s", file, error)
             said = str(error)
