@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from roma.config.workers import HOST_PORT, Name
+from roma.config.workers import AT_A_PORT, HOST_PORT, Name
 from roma.config.yaml_file import Fault, FilePath, Section
 from roma.domain.addresses import authority
 from roma.domain.model import Priority
 
-PeerUrl = Annotated[str, Field(pattern=rf"^https?://{HOST_PORT}$")]
+PeerUrl = Annotated[str, Field(pattern=rf"^https?://{HOST_PORT}$"), AT_A_PORT]
 """URL under which one of ROMA's own programs reaches another."""
 
 WebUrl = Annotated[str, Field(pattern=r"^https?://[^\s?#@]{1,2000}$")]

@@ -9,7 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from roma.config.yaml_file import Fault, FilePath, Section
 from roma.domain.model import Device
@@ -18,22 +19,41 @@ Seconds = Annotated[float, Field(ge=0.001, le=3600, allow_inf_nan=False)]
 ControlPeriod = Annotated[float, Field(ge=0.1, le=2)]
 Cores = Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=1, le=65535)]
-Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9:_][A-Za-z0-9.:_-]{0,252}$")]
-# No resolver takes a longer part of a name; Python's raises what no program expects of an address.
-HOST_PORT: Final = r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*:[0-9]{1,5}"
-Url = Annotated[str, Field(pattern=rf"^(http://{HOST_PORT}|unix:///[^\s\x00-\x1f]+)$")]
+UNIX: Final = "unix://"
+"""Prefix of the address of a Unix socket, as Docker writes it; the absolute path follows."""
+
+
+def _check_port(address: str) -> str:
+    port = address.rpartition(":")[2]
+    if not address.startswith(UNIX) and port.isdigit() and not 1 <= int(port) <= 65535:
+        raise PydanticCustomError("form", "must be at a port from 1 to 65535")
+    return address
+
+
+AT_A_PORT: Final = AfterValidator(_check_port)
+"""Refuses a port that does not exist: patterns count its digits alone."""
+
+# No resolver takes an empty part of a name or a longer one; Python's raises what no program expects
+# of an address.
+_PART: Final = r"[A-Za-z0-9_-]{1,63}"
+_NAME: Final = rf"[A-Za-z0-9_][A-Za-z0-9_-]{{0,62}}(\.{_PART})*\.?"
+_IPV6: Final = r"[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*"
+Host = Annotated[str, Field(pattern=rf"^({_NAME}|{_IPV6})$", max_length=253)]
+HOST_PORT: Final = rf"{_PART}(\.{_PART})*:[0-9]{{1,5}}"
+Url = Annotated[str, Field(pattern=rf"^(http://{HOST_PORT}|unix:///[^\s\x00-\x1f]+)$"), AT_A_PORT]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^\s\x00-\x1f]*$")]
 GroupPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:@-]*(/[A-Za-z0-9_][\w.:@-]*)*$")]
 EngineUrl = Annotated[
     str,
     Field(
-        pattern=r"^(unix:///[^\s]+|tcp://[A-Za-z0-9.-]+:[0-9]{1,5}"
+        pattern=rf"^(unix:///[^\s]+|tcp://{HOST_PORT}"
         r"|ssh://([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?)$"
     ),
+    AT_A_PORT,
 ]
 Image = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9._/:@-]{0,254}$")]
 CpuSet = Annotated[str, Field(pattern=r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$")]
-Address = Annotated[str, Field(pattern=rf"^{HOST_PORT}$")]
+Address = Annotated[str, Field(pattern=rf"^{HOST_PORT}$"), AT_A_PORT]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 NodeName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 _SUBDOMAIN: Final = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
@@ -50,10 +70,6 @@ _REQUIREMENT: Final = re.compile(
     rf"! *{_KEY}|{_KEY}( *(==?|!=) *{_VALUE}| +(in|notin) *\( *{_VALUE}( *, *{_VALUE})* *\))?"
 )
 """A requirement of a label selector; commas separate them (Kubernetes, "Labels and Selectors")."""
-
-
-UNIX: Final = "unix://"
-"""Prefix of the address of a Unix socket, as Docker writes it; the absolute path follows."""
 
 _LONGEST: Final = 107
 """Most bytes of a socket's path that the kernel accepts (unix(7), `sun_path`)."""
@@ -103,13 +119,8 @@ class ExecutableConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "ExecutableConfig":
-        for key, address in (("url", self.url), ("actions", self.actions), ("grpc", self.grpc)):
-            if address is None:
-                continue
-            if address.startswith(UNIX):
-                check_socket(key, address)
-            elif not 1 <= int(address.rpartition(":")[2]) <= 65535:
-                raise Fault(key, address, "at a port from 1 to 65535")
+        if self.url is not None and self.url.startswith(UNIX):
+            check_socket("url", self.url)
         if self.actions is not None:
             self._check_planned(self.actions)
         elif self.url is None:
@@ -159,7 +170,7 @@ class DockerConfig(Section):
     required for engines on other hosts."""
     cpuset: CpuSet | None = None
     """CPUs of the worker's model pool, e.g. 0-5: TensorFlow sizes its thread pools by them."""
-    run_dir: Path = Path("/run/roma")
+    run_dir: FilePath = Path("/run/roma")
     """Directory of the broker's sockets."""
     callers: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """User ids that may call the broker, besides its own."""
@@ -168,7 +179,7 @@ class DockerConfig(Section):
     equivalent to root on the host."""
     lease: Annotated[float, Field(ge=1.5, le=60)] = 3.0
     """Seconds of a supervisor's silence after which the broker grants safe shares."""
-    cgroup_root: Path | None = None
+    cgroup_root: FilePath | None = None
     """Mount point of the host's cgroup file system, if it differs from this process's own."""
 
     @model_validator(mode="after")

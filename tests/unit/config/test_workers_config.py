@@ -333,3 +333,47 @@ def test_the_supervisor_of_many_nodes_has_one_port():
     assert {found.control_port(worker) for worker in found.workers} == {8502}
     fault = "control.port = 8502: must be different from gateway.grpc_port"
     assert faults(f"{text}gateway: {{grpc_port: 8502}}\n") == [f"roma.yaml: {fault}"]
+
+
+ENGINE = "{{name: w, cores: 2, backend: docker, docker: {{{}}}}}"
+TCP = "address: x, tls: certs, host: "
+
+
+@pytest.mark.parametrize(
+    ("section", "worker", "fault"),
+    [
+        ("gateway: {host: gpu..example}", "", "gateway.host = gpu..example: string should match"),
+        (f"gateway: {{host: {'a' * 64}.b}}", "", f"gateway.host = {'a' * 64}.b: string should"),
+        ("control: {host: .b}", "", "control.host = .b: string should match"),
+        ("", "address: a..b", "workers.0.docker.address = a..b: string should match"),
+        ("", f"{TCP}'tcp://a..b:1'", "workers.0.docker.host = tcp://a..b:1: string should match"),
+        ("", f"{TCP}'tcp://a:65536'", "workers.0.docker.host = tcp://a:65536: must be at a port"),
+        ("", "address: x, host: 'ssh://a:0'", "workers.0.docker.host = ssh://a:0: must be at a"),
+        (
+            "control: {dispatchers: ['http://x:1', 'http://x:99999']}",
+            "",
+            "control.dispatchers.1 = http://x:99999: must be at a port from 1 to 65535",
+        ),
+        (
+            "gateway: {supervisors: {w: 'https://x:0'}}",
+            "",
+            "gateway.supervisors.w = https://x:0: must be at a port from 1 to 65535",
+        ),
+    ],
+)
+def test_an_address_that_nobody_can_look_up_or_call_is_refused(section, worker, fault):
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", ENGINE.format(worker))
+    (found,) = faults(f"{text}{section}\n")
+    assert found.startswith(f"roma.yaml: {fault}")
+
+
+@pytest.mark.parametrize("host", ["::1", "2001:db8::7", "::ffff:10.0.0.7", "localhost.", "gpu_7"])
+def test_addresses_and_names_are_hosts(host):
+    assert schema.parse(f"{GOOD}gateway: {{host: '{host}'}}\n").gateway.host == host
+
+
+@pytest.mark.parametrize("key", ["run_dir", "cgroup_root"])
+def test_a_path_that_no_file_can_have_is_refused(key):
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", ENGINE.format(f'{key}: "a\\0b"'))
+    (found,) = faults(text)
+    assert found.endswith("a path cannot contain NUL")
