@@ -13,9 +13,10 @@ from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.deploy.model_paths import unservable
 from roma.domain.errors import ConfigError, naming
-from roma.security import api_keys, exposure, tokens
+from roma.security import api_keys, exposure, peers, tokens
 from roma.security.tls import server_context
 from supervisor.assembly import unmet_idle_minima
+from supervisor.broker import engine
 
 command = typer.Typer(
     help="Check a roma.yaml, or print its schema.", no_args_is_help=True, add_completion=False
@@ -74,6 +75,12 @@ def _check_secrets(loaded: Config) -> None:
     for key, tls in sections.items():
         if tls is not None:
             server_context(tls, key)
+    peers.to_dispatchers(loaded)
+    peers.to_supervisors(loaded)
+    for worker in loaded.workers:
+        if worker.containers.tls is not None:
+            with naming(f"workers.{worker.name}"):
+                engine.tls_context(worker.containers.tls)
     for executable in executables(loaded):
         tokens.watched(executable.token, f"executable {executable.name}: token")
 

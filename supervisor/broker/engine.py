@@ -216,7 +216,7 @@ async def connected(docker: DockerConfig) -> AsyncIterator[Engine]:
             case "tcp":
                 assert docker.tls is not None  # guaranteed by config
                 base, explain = f"https://{rest}", _about(docker.tls)
-                connector = aiohttp.TCPConnector(ssl=_tls(docker.tls), limit=0)
+                connector = aiohttp.TCPConnector(ssl=tls_context(docker.tls), limit=0)
             case _:
                 way = await stack.enter_async_context(tunnel(rest))
                 explain, url = way.explain, f"unix://{way.socket}"
@@ -247,8 +247,8 @@ def _files(directory: Path) -> list[Path]:
     return [directory / name for name in ("ca.pem", "cert.pem", "key.pem")]
 
 
-def _tls(directory: Path) -> ssl.SSLContext:
-    """Return a context that presents and demands certificates."""
+def tls_context(directory: Path) -> ssl.SSLContext:
+    """Return a context that presents and demands certificates; raise ConfigError without them."""
     ca, cert, key = _files(directory)
     for file in (ca, cert, key):
         if not file.is_file():  # ssl's own message names no file

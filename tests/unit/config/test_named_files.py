@@ -90,6 +90,29 @@ def test_the_authority_of_a_peer_is_named(good):
 
 
 @pytest.mark.parametrize(
+    ("key", "sections"),
+    [
+        ("gateway.admin_tls.ca", {"gateway": f"admin_tls: {tls(ca='none')}"}),
+        ("control.tls.ca", {"control": f"tls: {tls(ca='none')}"}),
+    ],
+)
+def test_a_check_reads_the_authority_of_a_peer_too(good, key, sections):
+    with pytest.raises(ConfigError, match=rf"\A{re.escape(key)}: {good}/none: .*No such file"):
+        check(written(good, **sections))
+
+
+def test_a_check_reads_the_certificates_for_an_engine(good):
+    docker = "{host: 'tcp://h:1', address: h, tls: none}"
+    text = written(good).read_text()
+    text = re.sub("workers:.*", f"workers: [{{backend: docker, cores: 1, docker: {docker}}}]", text)
+    file = good / "roma.yaml"
+    file.write_text(text.replace("m: {", "m: {path: /m, "))
+    named = rf"\Aworkers\.local: docker\.tls = {good}/none: must have a file ca\.pem\Z"
+    with pytest.raises(ConfigError, match=named):
+        check(file)
+
+
+@pytest.mark.parametrize(
     ("key", "section"),
     [
         ("profile", "profile: none"),
