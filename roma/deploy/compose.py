@@ -142,22 +142,17 @@ def _renderable(config: Config) -> WorkerConfig:
         raise ConfigError(
             f"gateway.processes = {config.gateway.processes}: must be 1: containers share no port"
         )
-    if config.gateway.grpc_socket is not None:
-        raise ConfigError(
-            f"gateway.grpc_socket = {config.gateway.grpc_socket}: must be absent: clients do not "
-            "see a container's files"
-        )
-    if config.control.decision_log is not None:
-        raise ConfigError(
-            f"control.decision_log = {config.control.decision_log}: must be absent: "
-            "containers write no files"
-        )
-    for key, tls in (
-        ("gateway.admin_tls", config.gateway.admin_tls),
-        ("control.tls", config.control.tls),
+    g, control = config.gateway, config.control
+    for key, value, why in (
+        ("gateway.grpc_socket", g.grpc_socket, "clients do not see a container's files"),
+        ("gateway.exchange_port", g.exchange_port, "other containers call the admin port"),
+        ("gateway.metrics_port", g.metrics_port, "other containers call the admin port"),
+        ("gateway.admin_tls", g.admin_tls and g.admin_tls.certificate, "tokens protect it there"),
+        ("control.tls", control.tls and control.tls.certificate, "tokens protect it there"),
+        ("control.decision_log", control.decision_log, "containers write no files"),
     ):
-        if tls is not None:
-            raise ConfigError(f"{key} = {tls.certificate}: must be absent: tokens protect it there")
+        if value is not None:
+            raise ConfigError(f"{key} = {value}: must be absent: {why}")
     for name, model in config.models.items():
         if model.volume in VOLUMES:
             raise ConfigError(f"models.{name}.volume = {model.volume}: is a volume of ROMA's own")

@@ -160,9 +160,11 @@ def test_who_says_himself_who_may_call_gets_no_keys(tmp_path, gateway):
             r"gateway\.grpc_socket = /run/g\.sock: must be absent",
         ),
         ("control: {tls: {certificate: c, key: k}}", r"control\.tls = .*: must be absent"),
+        ("gateway: {exchange_port: 8510}", r"gateway\.exchange_port = 8510: must be absent"),
+        ("gateway: {metrics_port: 8511}", r"gateway\.metrics_port = 8511: must be absent"),
     ],
 )
-def test_what_cannot_be_mounted_is_named(tmp_path, more, message):
+def test_what_the_containers_could_not_use_is_named(tmp_path, more, message):
     file = tmp_path / "roma.yaml"
     file.write_text(FILE + more)
     with pytest.raises(ConfigError, match=message):
