@@ -83,18 +83,12 @@ class Deployment:
         self._faults = file.with_name("faults.json")
         self._loading: set[asyncio.Task[None]] = set()
         self.dispatchers = self._dispatchers()
-        self.supervisors = {
-            w.name: self._program(
-                f"supervisor.{w.name}",
-                ["supervisor", str(file), "--worker", w.name, *self._options],
-            )
-            for w in config.workers
-        }
+        self.supervisors = self._supervisors()
 
     @property
     def children(self) -> list[Child]:
         """The programs in the order of shutdown: clients' ports first, model servers last."""
-        return [*self.dispatchers, *self.supervisors.values(), *self.executables.values()]
+        return [*self.dispatchers, *self.supervisors, *self.executables.values()]
 
     @property
     def _is_alone(self) -> bool:
@@ -109,7 +103,7 @@ class Deployment:
             raise LaunchError(f"{self._faults}: cannot be written: {in_words(error)}") from error
         self._telling = asyncio.create_task(self._tell_faults())
         await self._add(_local(self.config), self._cgroups)
-        for child in (*self.supervisors.values(), *self.dispatchers):
+        for child in (*self.supervisors, *self.dispatchers):
             child.start()
         if self._hierarchy is not None and not self.config.control.dry_run:
             self._leases = [
@@ -124,7 +118,7 @@ class Deployment:
         for task in (*self._leases, *self._loading, *telling):
             task.cancel()
         await asyncio.gather(*(child.stop() for child in self.dispatchers))
-        await asyncio.gather(*(child.stop() for child in self.supervisors.values()))
+        await asyncio.gather(*(child.stop() for child in self.supervisors))
         for group in self._groups.values():
             group.lift()  # nobody waits for a model server to stop on a tenth of a core
         await asyncio.gather(*(child.stop() for child in self.executables.values()))
@@ -157,7 +151,7 @@ class Deployment:
         for dispatcher in self.dispatchers:
             dispatcher.signal(signal.SIGHUP)
         await _until_serving(config)
-        for supervisor in self.supervisors.values():
+        for supervisor in self.supervisors:
             supervisor.signal(signal.SIGHUP)
         # The present state is compared with the wanted one: a failed step is retried.
         local = _local(config)
@@ -249,6 +243,16 @@ class Deployment:
         return [
             self._program(f"dispatcher.{i}", [*base, "--number", str(i)], grace)
             for i in range(1, g.processes + 1)
+        ]
+
+    def _supervisors(self) -> list[Child]:
+        """Return the supervisors: one per worker, but one for all if all are discovered."""
+        base = ["supervisor", str(self._file), *self._options]
+        if all(w.is_discovered for w in self.config.workers):  # they have one port
+            return [self._program("supervisor", base)]
+        return [
+            self._program(f"supervisor.{w.name}", [*base, "--worker", w.name])
+            for w in self.config.workers
         ]
 
     def _program(self, name: str, arguments: list[str], grace: float = GRACE) -> Child:

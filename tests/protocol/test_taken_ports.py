@@ -9,7 +9,7 @@ import yaml
 from roma.config import schema
 from roma.config.placement import executables
 from roma.deploy.model_servers import model_server
-from roma.deploy.up import deployed
+from roma.deploy.up import Deployment, deployed
 from roma.domain.errors import LaunchError
 from roma.tools.demo.ports import free_ports
 
@@ -60,6 +60,18 @@ async def test_each_port_of_the_gateway_is_named_by_its_own_key(taken):
         document["gateway"] |= {"exchange_port": exchange, "metrics_port": metrics}
     config = schema.parse(yaml.safe_dump(document))
     await refuses(config, f"gateway.{taken}", getattr(config.gateway, taken))
+
+
+async def test_the_nodes_of_a_cluster_have_one_supervisor_and_no_port_is_taken_twice(tmp_path):
+    nodes = [{"name": n, "backend": "kubernetes", "cores": 1, "node": n} for n in "ab"]
+    document = yaml.safe_load(FILE.format(*free_ports(4), processes=1))
+    for workers, names in [
+        (nodes, ["supervisor"]),
+        (document["workers"], ["supervisor.a", "supervisor.b"]),
+    ]:
+        config = schema.parse(yaml.safe_dump(document | {"workers": workers}))
+        deployment = Deployment(config, tmp_path / "roma.yaml", None, None)
+        assert [child.name for child in deployment.supervisors] == names
 
 
 async def test_a_machine_without_room_for_files_is_one_line(monkeypatch):
