@@ -64,10 +64,11 @@ def _edited(file: Path, change: Callable[[Document], None]) -> Config:
 def _refuse_shared(file: Path, models: Document) -> None:
     """Raise ConfigError for a model that shares its lines: an edit would change others, too."""
     seen: set[int] = set()
-    for name, entry in models.items():
+    entries = {"models": models} | {f"models.{name}": entry for name, entry in models.items()}
+    for key, entry in entries.items():
         if id(entry) in seen or getattr(entry, "merge", None):
             bound = "written out to be edited, without an alias or a merge key"
-            raise ConfigError(f"{file}: models.{name}: must be {bound}")
+            raise ConfigError(f"{file}: {key}: must be {bound}")
         seen.add(id(entry))
 
 

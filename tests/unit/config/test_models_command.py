@@ -154,6 +154,25 @@ def test_what_would_be_wrong_is_named_and_not_written(file, arguments, message):
     assert [p.name for p in file.parent.iterdir()] == ["roma.yaml"]
 
 
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        ("<<: {a: {path: models/a, sla: {response_time: 0.5}}}\n  b:", "models"),
+        ("a: {<<: {path: models/a}, sla: {response_time: 0.5}}\n  b:", "models.a"),
+        ("a: &a {path: models/a, sla: {response_time: 0.5}}\n  b: *a\n  d:", "models.b"),
+    ],
+)
+def test_lines_that_several_models_share_are_not_edited(file, written, key):
+    """A model that is merged in cannot be taken out: it said that it was, and stayed."""
+    head, rest = file.read_text().split("  a:")
+    before = f"{head}  {written}{rest.partition('  b:')[2]}"
+    file.write_text(before)
+    assert "a" in schema.load(file).models
+    with pytest.raises(ConfigError, match=rf"roma\.yaml: {key}: must be written out"):
+        models("remove", file, "a")
+    assert file.read_text() == before
+
+
 def test_the_last_model_stays(file):
     for model in "ab":
         models("remove", file, model)
