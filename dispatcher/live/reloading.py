@@ -13,6 +13,7 @@ from dispatcher.live.http.server import Server
 from dispatcher.live.model_registry import ModelRegistry
 from roma.config import schema as files
 from roma.config.schema import Config
+from roma.config.watched_file import check_regular
 from roma.domain.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Reloading:
         """Apply the file as it is now, and return it; raise ConfigError, changing nothing."""
         async with self._turn:
             # In a thread: a file of a thousand models takes longer to read than requests can wait.
-            new = self._adapt(await asyncio.to_thread(files.load, self._file))
+            new = self._adapt(await asyncio.to_thread(_read, self._file))
             await self._registry.follow(new)
             self._server.bound(new.gateway.limits, new.gateway.max_body_bytes)
             return new
@@ -48,3 +49,8 @@ class Reloading:
                 await self.take_over()
             except ConfigError as error:
                 log.error("%s: nothing is changed: %s", self._file, error)
+
+
+def _read(file: Path) -> Config:
+    check_regular(file)
+    return files.load(file)

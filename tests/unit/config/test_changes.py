@@ -1,11 +1,13 @@
 """Which changes of a roma.yaml a running deployment takes over, and which it refuses."""
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from dispatcher.live.reloading import Reloading
 from roma.config import schema
 from roma.config.diff import compare
 from roma.config.reload import ConfigWatch
@@ -212,6 +214,18 @@ def test_nothing_but_a_file_is_read_again(tmp_path, caplog, make):
     make(file)
     assert watch.look() is None
     assert caplog.messages == [f"{file}: nothing is changed: {file}: not a regular file"]
+
+
+async def test_a_dispatcher_reads_nothing_but_a_file_again(tmp_path):
+    file = tmp_path / "roma.yaml"
+    os.mkfifo(file)
+    end = os.open(file, os.O_RDWR)
+    try:
+        async with asyncio.timeout(10):  # only bounds a failing test
+            with pytest.raises(ConfigError, match=f"^{file}: not a regular file$"):
+                await Reloading(file, lambda read: read, None, None).take_over()
+    finally:
+        os.close(end)
 
 
 def test_files_of_a_volume_whose_directory_is_swapped_are_followed(tmp_path):
