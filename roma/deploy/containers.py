@@ -16,7 +16,7 @@ from roma.config.placement import on_worker
 from roma.config.schema import Config
 from roma.config.workers import WorkerConfig
 from roma.deploy.child import MODULE, Child
-from roma.domain.errors import ActuationError, EngineError, LaunchError
+from roma.domain.errors import ActuationError, BrokerRefused, EngineError, LaunchError
 from supervisor.broker.broker import Broker
 from supervisor.broker.client import BrokerClient, calling
 from supervisor.broker.containers import Container
@@ -61,8 +61,14 @@ class WorkerContainers:
 
     async def remove(self) -> None:
         """Remove all of them, including those of a half-finished change."""
+
+        async def remove(name: str) -> None:
+            # Another program's container of that name is left alone, as `create` has said.
+            with contextlib.suppress(BrokerRefused):
+                await self._owner.remove(name)
+
         found = await self._owner.containers()
-        await _each(self._owner.remove, {*found, *(e.name for e in self._placed())})
+        await _each(remove, {*found, *(e.name for e in self._placed())})
 
     async def follow(self, config: Config) -> None:
         """Apply another configuration: remove and create containers. A retry completes the rest."""
