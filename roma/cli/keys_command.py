@@ -171,6 +171,8 @@ def _edited(
         document = round_trip().load(file.read_text(encoding="utf-8") if file.exists() else HEADER)
     except (YAMLError, OSError) as error:
         raise ConfigError(f"{file}: cannot be edited: {type(error).__name__}") from None
+    if getattr(document["keys"], "merge", None):  # a key that is merged in would stay
+        raise ConfigError(f"{file}: keys: must be written out to be edited, without a merge key")
     if not document["keys"]:
         document["keys"] = {}  # block style instead of the braces
     edit(document["keys"])

@@ -232,6 +232,16 @@ def test_what_would_be_wrong_is_not_written(roma, tmp_path):
         assert file.read_text() == before
 
 
+def test_a_key_that_is_merged_in_is_not_said_to_be_revoked(roma, tmp_path):
+    file = tmp_path / "keys.yaml"
+    file.write_text(f"keys: {{<<: {{abcdefgh: {{hash: '{HASH}', models: '*'}}}}}}\n")
+    assert list(api_keys.load(file).keys) == ["abcdefgh"]
+    done = roma("keys", "revoke", file, "abcdefgh")
+    bound = "must be written out to be edited, without a merge key"
+    assert (done.returncode, done.stderr) == (2, f"{file}: keys: {bound}\n")
+    assert done.stdout == ""
+
+
 def test_a_key_that_is_over_already_is_not_added(roma, tmp_path):
     done = roma(
         "keys", "add", tmp_path / "keys.yaml", "x", "--model", "m", "--expires", "2020-01-01"
