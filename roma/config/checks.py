@@ -3,11 +3,13 @@
 Each raises Fault with key, value and bound.
 """
 
+import re
+
 from roma.config.backends import registry as backends
 from roma.config.executable import Executable
 from roma.config.scheduling import PLANNED, QUALITY
 from roma.config.topology import Topology
-from roma.config.workers import UNIX, ServerKind, WorkerConfig, check_socket
+from roma.config.workers import HOST_NAME, UNIX, ServerKind, WorkerConfig, check_socket
 from roma.config.yaml_file import Fault
 from roma.domain import units
 from roma.domain.model import Device
@@ -37,6 +39,7 @@ def check(config: Topology) -> None:
             raise Fault(f"gateway.supervisors.{name}", name, "one of " + ", ".join(names))
     _check_models(config)
     _check_names(config)
+    _check_hosts(config)
 
 
 def _check_models(config: Topology) -> None:
@@ -175,6 +178,17 @@ def _check_names(config: Topology) -> None:
                 model = mine.spec.models[0]
                 bound = f"another name: {name[0]} {name[1]} is that of {whose} too"
                 raise Fault(f"models.{model}", model, bound)
+
+
+def _check_hosts(config: Topology) -> None:
+    """Refuse names that no container can be looked up by; in a network they are called by name."""
+    for worker in config.workers:
+        if worker.docker is None or worker.docker.network is None:
+            continue
+        for e in backends.of(worker).executables(config, worker):
+            if re.fullmatch(HOST_NAME, e.host) is None:
+                why = "has a part that is empty or longer than 63 characters"
+                raise Fault("name", config.name, f"another, or a model's: host {e.host} {why}")
 
 
 def _check_nodes(config: Topology) -> None:

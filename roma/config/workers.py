@@ -39,7 +39,8 @@ _PART: Final = r"[A-Za-z0-9_-]{1,63}"
 _NAME: Final = rf"[A-Za-z0-9_][A-Za-z0-9_-]{{0,62}}(\.{_PART})*\.?"
 _IPV6: Final = r"[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*"
 Host = Annotated[str, Field(pattern=rf"^({_NAME}|{_IPV6})$", max_length=253)]
-HOST_PORT: Final = rf"{_PART}(\.{_PART})*:[0-9]{{1,5}}"
+HOST_NAME: Final = rf"{_PART}(\.{_PART})*"
+HOST_PORT: Final = rf"{HOST_NAME}:[0-9]{{1,5}}"
 Url = Annotated[str, Field(pattern=rf"^(http://{HOST_PORT}|unix:///[^\s\x00-\x1f]+)$"), AT_A_PORT]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^\s\x00-\x1f]*$")]
 GroupPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:@-]*(/[A-Za-z0-9_][\w.:@-]*)*$")]

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from roma.config import yaml_file
+from roma.config import schema, yaml_file
 from roma.config.executable import Executable
 from roma.config.models import ModelConfig
 from roma.config.placement import on_worker
@@ -95,6 +95,8 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
     worker = _renderable(config)
     secrets.refuse(config, source)
     deployed = _deployed(config, worker)
+    text = yaml_file.dump(plain(deployed))
+    schema.parse(text, source=DEPLOYED)  # containers have a network, and long names may not fit it
     inside = deployed.workers[0]
     services = {
         e.name.partition("@")[0]: _model_server(config, deployed, e, out)
@@ -120,7 +122,7 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
     }
     return {
         "compose.yaml": header + yaml_file.dump(document),
-        DEPLOYED: header + yaml_file.dump(plain(deployed)),
+        DEPLOYED: header + text,
         SETTINGS: "".join(
             f"{name}={value}\n"
             for name, value in _VARIABLES.items()

@@ -161,6 +161,10 @@ def test_who_says_himself_who_may_call_gets_no_keys(tmp_path, gateway):
         ),
         ("control: {tls: {certificate: c, key: k}}", r"control\.tls = .*: must be absent"),
         ("gateway: {exchange_port: 8510}", r"gateway\.exchange_port = 8510: must be absent"),
+        (
+            f"name: {'n' * 60}",
+            r"deployed\.yaml: name = n{60}: must be another, or a model's: host n{60}-host-a",
+        ),
         ("gateway: {metrics_port: 8511}", r"gateway\.metrics_port = 8511: must be absent"),
     ],
 )

@@ -377,3 +377,19 @@ def test_a_path_that_no_file_can_have_is_refused(key):
     text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", ENGINE.format(f'{key}: "a\\0b"'))
     (found,) = faults(text)
     assert found.endswith("a path cannot contain NUL")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_refused"), [("n" * 54, False), ("n" * 55, True), ("n.", False), ("a..b", True)]
+)
+def test_a_container_that_is_called_by_name_has_one_that_can_be_looked_up(name, is_refused):
+    worker = "{name: w, cores: 2, backend: docker, gpus: 1, docker: {SETTING}}"
+    text = f"name: {name}\n{GOOD.replace('{name: local, cores: 2, reserved: 0.5}', worker)}"
+    schema.parse(text.replace("SETTING", "address: 127.0.0.1"))
+    text = text.replace("SETTING", "network: models")
+    if not is_refused:
+        schema.parse(text)
+        return
+    host = f"host {name}-w-digits has a part that is empty or longer than 63 characters"
+    (found,) = faults(text)
+    assert found == f"roma.yaml: name = {name}: must be another, or a model's: {host}"
