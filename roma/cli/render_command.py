@@ -43,8 +43,9 @@ def compose(
 ) -> None:
     """Write FILE's deployment as compose.yaml, and the files that its containers read."""
     loaded = checked(file)
-    _write(out, render(loaded, file, out), file, kept=(SETTINGS,))
-    _write_secrets(loaded, out)
+    done = _write(out, render(loaded, file, out), file, kept=(SETTINGS,))
+    done += _write_secrets(loaded, out)
+    print(*done, sep="\n")
 
 
 @command.command()
@@ -65,9 +66,10 @@ def kubernetes(
     """Write FILE's deployment as a kustomize base with overlays, and as a Helm chart."""
     loaded = checked(file)
     images = Images(control_image, image, pull_policy.value)
-    _write(out, render_kubernetes(loaded, file, images, gateways), file)
-    _write_secrets(loaded, out / "base")
-    _write_values(out / "base" / secrets.FOLDER)
+    done = _write(out, render_kubernetes(loaded, file, images, gateways), file)
+    done += _write_secrets(loaded, out / "base")
+    done += _write_values(out / "base" / secrets.FOLDER)
+    print(*done, sep="\n")
     if why := left_out(loaded):
         parts = (out / "overlays" / "production", out / helm.FOLDER)
         print(f"left out {parts[0]} and {parts[1]}: {why}")
@@ -75,7 +77,13 @@ def kubernetes(
             raise ConfigError(f"{', '.join(stale)}: of an earlier rendering; must be removed")
 
 
-def _write(out: Path, files: Mapping[str, str], source: Path, kept: Collection[str] = ()) -> None:
+# What was done is printed once all is done: a reader of it that goes away must not cut it short.
+
+
+def _write(
+    out: Path, files: Mapping[str, str], source: Path, kept: Collection[str] = ()
+) -> list[str]:
+    done = []
     with file_edit.writing(f"out = {out}"):
         for name in files:
             if (out / name).exists() and (out / name).samefile(source):
@@ -83,23 +91,23 @@ def _write(out: Path, files: Mapping[str, str], source: Path, kept: Collection[s
                 raise ConfigError(f"--out = {out}: must be {bound}")
         for name, text in files.items():
             if name in kept and (out / name).exists():
-                print(f"kept  {out / name}")
+                done.append(f"kept  {out / name}")
                 continue
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_text(text, encoding="utf-8")
-            print(f"wrote {out / name}")
+            done.append(f"wrote {out / name}")
+    return done
 
 
-def _write_secrets(config: Config, out: Path) -> None:
+def _write_secrets(config: Config, out: Path) -> list[str]:
     with file_edit.writing(f"out = {out}"):
-        for path in secrets.write(config, out):
-            print(f"wrote {path}")
+        return [f"wrote {path}" for path in secrets.write(config, out)]
 
 
-def _write_values(folder: Path) -> None:
+def _write_values(folder: Path) -> list[str]:
     """Write the secrets as values of the chart, for their owner alone."""
     with file_edit.writing(f"out = {folder}"):
         file = folder / helm.VALUES
         file.touch(mode=0o600)
         file.write_text(helm.values(folder), encoding="ascii")
-        print(f"wrote {file}")
+    return [f"wrote {file}"]

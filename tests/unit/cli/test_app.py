@@ -100,6 +100,18 @@ def test_a_reader_that_has_read_enough_is_no_error(tmp_path):
     assert (done.stdout, done.stderr) == ("{", "")
 
 
+def test_what_is_rendered_is_whole_though_nobody_reads_what_was_written(tmp_path):
+    file = tmp_path / "roma.yaml"
+    file.write_text(
+        "models: {m: {path: m, sla: {response_time: 1}}}\n"
+        "workers: [{name: w, backend: docker, cores: 1}]\n"
+    )
+    done = shell(f"render compose {file} --out {tmp_path} > /dev/full", tmp_path)
+    full = "standard output: cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, full)
+    assert (tmp_path / "secrets" / "keys" / "keys.yaml").exists()
+
+
 def test_characters_that_the_encoding_lacks_are_replaced(tmp_path):
     done = shell("keys list KEYS", tmp_path, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
