@@ -43,7 +43,9 @@ def compose(
 ) -> None:
     """Write FILE's deployment as compose.yaml, and the files that its containers read."""
     loaded = checked(file)
-    done = _write(out, render(loaded, file, out), file, kept=(SETTINGS,))
+    files = render(loaded, file, out)
+    done = _write(out, files, file, kept=(SETTINGS,))
+    _let_containers_read(out, files)
     done += _write_secrets(loaded, out)
     print(*done, sep="\n")
 
@@ -97,6 +99,17 @@ def _write(
             (out / name).write_text(text, encoding="utf-8")
             done.append(f"wrote {out / name}")
     return done
+
+
+def _let_containers_read(out: Path, files: Collection[str]) -> None:
+    """Let the users inside containers read what is mounted there, whatever the umask says."""
+    with file_edit.writing(f"out = {out}"):
+        for file in (Path(name) for name in files if name != SETTINGS):
+            for path in (file, *file.parents[:-1]):  # without `out` itself
+                mode = (out / path).stat().st_mode & 0o777
+                wanted = mode | (0o444 if path == file else 0o555)
+                if mode != wanted:
+                    (out / path).chmod(wanted)
 
 
 def _write_secrets(config: Config, out: Path) -> list[str]:

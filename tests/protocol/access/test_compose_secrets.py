@@ -1,6 +1,7 @@
 """The secrets of a Compose deployment: made once, each seen by who needs it, none of them shown."""
 
 import errno
+import os
 import re
 from pathlib import Path
 
@@ -85,6 +86,24 @@ def test_they_are_their_owner_s_alone_and_the_containers(tmp_path):
     for file in tmp_path.iterdir():
         if file.is_file():  # nothing that is mounted whole, or committed, has one in it
             assert client.read_text().strip() not in file.read_text()
+
+
+def test_the_users_of_containers_read_what_they_mount_whatever_the_umask(tmp_path):
+    before = os.umask(0o077)
+    try:
+        rendered(tmp_path)
+    finally:
+        os.umask(before)
+    modes = {
+        str(p.relative_to(tmp_path)): p.stat().st_mode & 0o777
+        for p in tmp_path.rglob("*")
+        if "secrets" not in p.parts
+    }
+    assert modes.pop(".env") == 0o600  # no container's
+    assert modes.pop("roma.yaml") == 0o600
+    assert {modes["deployed.yaml"], modes["prometheus.yaml"], modes["alerts.yaml"]} == {0o644}
+    assert {modes["grafana"], modes["grafana/dashboards"]} == {0o755}
+    assert {mode & 0o555 for mode in modes.values()} == {0o444, 0o555}
 
 
 def test_a_path_with_a_colon_or_a_dollar_sign_is_mounted(tmp_path):
