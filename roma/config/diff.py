@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.config.sources import fixed
+from roma.config.workers import ServerKind
 from roma.domain.errors import ConfigError
 from roma.domain.model import Device
 
@@ -71,9 +72,10 @@ def _sections(old: Config, new: Config) -> Iterator[str]:
 
 
 def _servers(started: Config, new: Config) -> Iterator[str]:
-    """Yield a fault if the limit grew beyond the one that local model servers were started with."""
+    """Yield a fault if the limit grew beyond the one that our model servers were started with."""
     most, value = started.gateway.max_body_bytes, new.gateway.max_body_bytes
-    if value > most and any(worker.is_local for worker in new.workers):
+    is_theirs = any(w.is_local or w.containers.server is ServerKind.ROMA for w in new.workers)
+    if value > most and is_theirs:
         bound = f"the model servers were started for at most {most}"
         yield f"gateway.max_body_bytes = {value}: {bound}"
 

@@ -87,8 +87,10 @@ def test_the_gateways_limits_hold_from_now_on_and_its_ports_take_a_restart():
         changed(("workers:", "gateway: {port: 9999}\nworkers:"))
 
 
-def test_model_servers_take_no_more_than_they_were_started_for():
-    local = FILE.replace("backend: docker, cores: 4, gpus: 1", "cores: 4") + "gateway: {}\n"
+@pytest.mark.parametrize("kind", ["", ", backend: docker, docker: {server: roma}"])
+def test_model_servers_take_no_more_than_they_were_started_for(kind):
+    local = FILE.replace(", backend: docker, cores: 4, gpus: 1", f", cores: 4{kind}")
+    local += "gateway: {}\n"
     small, large = ("gateway: {}", "gateway: {max_body_bytes: 2000}"), ("2000}", "4000}")
     started = schema.parse(local.replace(*small))
     grown = schema.parse(local.replace(*small).replace(*large))
@@ -97,6 +99,8 @@ def test_model_servers_take_no_more_than_they_were_started_for():
     assert compare(grown, started, servers=started).limits
     # A program that was started again meanwhile has nothing to do with it.
     assert compare(started, grown).limits
+    other = [schema.parse(FILE + gateway) for gateway in (small[1], small[1].replace(*large))]
+    assert compare(*other, servers=other[0]).limits  # TensorFlow Serving is started with no limit
 
 
 def test_the_grpc_port_takes_no_more_than_it_was_opened_for():
