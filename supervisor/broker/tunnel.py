@@ -23,6 +23,9 @@ PAUSE = 1.0
 OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": "10",
+    # A connection that the user's ssh shares (ControlMaster) would take the forwarding over and
+    # keep it: our ssh would end at once, and the shared one outlive us.
+    "ControlPath": "none",
     "ExitOnForwardFailure": "yes",
     "LogLevel": "ERROR",
     # A host that is gone is detected after 15 seconds.

@@ -20,6 +20,7 @@ from roma.domain.errors import ConfigError, EngineError
 from roma.tools.demo.ports import free_ports
 from supervisor.broker.broker import Broker
 from supervisor.broker.engine import NotFound, connected
+from supervisor.broker.tunnel import tunnel
 from supervisor.cgroups import container_group, container_hierarchy
 from tests.support.up import alive, kill, write_config
 
@@ -223,6 +224,18 @@ async def answers(engine):
                 return await engine.containers({})
             except EngineError:
                 await asyncio.sleep(0.1)
+
+
+async def test_a_connection_that_the_user_s_ssh_shares_is_not_used(sshd):
+    """As Docker's own documentation recommends to set it: it would outlive the broker."""
+    port, directory = sshd
+    shared = f"ControlMaster auto\nControlPath {directory}/shared\nControlPersist yes\n"
+    (directory / "config").write_text((directory / "config").read_text() + shared)
+    async with tunnel(f"{getpass.getuser()}@127.0.0.1:{port}") as way:
+        assert way.down == ""
+        assert not (directory / "shared").exists()
+        assert len(ssh_of(os.getpid())) == 1
+    assert ssh_of(os.getpid()) == []
 
 
 # The docker package leaves a socket that was refused to the garbage collector.
