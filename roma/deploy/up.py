@@ -416,9 +416,10 @@ def _check_ports(config: Config) -> None:
     for (host, port), key in keys.items():
         try:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        except OSError:
+            probe = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # a kernel without IPv6 cannot make one for `localhost`, say
             continue  # the program that listens there says why it cannot
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
+        with probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(address)

@@ -9,7 +9,7 @@ import yaml
 from roma.config import schema
 from roma.config.placement import executables
 from roma.deploy.model_servers import model_server
-from roma.deploy.up import Deployment, deployed
+from roma.deploy.up import Deployment, _check_ports, deployed
 from roma.domain.errors import LaunchError
 from roma.tools.demo.ports import free_ports
 
@@ -60,6 +60,13 @@ async def test_each_port_of_the_gateway_is_named_by_its_own_key(taken):
         document["gateway"] |= {"exchange_port": exchange, "metrics_port": metrics}
     config = schema.parse(yaml.safe_dump(document))
     await refuses(config, f"gateway.{taken}", getattr(config.gateway, taken))
+
+
+def test_a_family_of_addresses_that_the_kernel_lacks_is_left_to_the_programs(monkeypatch):
+    """`localhost` has an IPv6 address also where the kernel was started without IPv6."""
+    config = schema.parse(FILE.format(*free_ports(4), processes=1))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(999, 1, 0, "", ("::1", 1))])
+    _check_ports(config)
 
 
 async def test_the_nodes_of_a_cluster_have_one_supervisor_and_no_port_is_taken_twice(tmp_path):
