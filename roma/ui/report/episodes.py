@@ -24,6 +24,7 @@ MAIN_CAUSE_SHARE = 0.25
 class Episode:
     """A time span in which a model's promise was broken; `bad` counts its broken seconds.
 
+    `ended` are the requests that count for the promise, `broken` those of them that broke it.
     `worst` is the highest response time, in the second that ends at `worst_at`; `limits` counts the
     decisions about the model's executables by their limit.
     """
@@ -32,18 +33,15 @@ class Episode:
     span: Span
     bad: float
     ended: int
+    broken: int
     late: int
     refused: int
     failed: int
+    given_up: int
     worst: float | None
     worst_at: float
     sla: float
     limits: Counter[Limit]
-
-    @property
-    def broken(self) -> int:
-        """Requests whose promise was broken."""
-        return self.late + self.refused + self.failed
 
     @property
     def broken_share(self) -> float:
@@ -104,7 +102,7 @@ def bad(track: ModelTrack) -> Flags:
     """Return flags of the seconds in which the promise was broken."""
     over = track.response > track["sla"]
     if track.budget is None:
-        return np.asarray(over | (track["refused"] + track["failed"] > 0))
+        return np.asarray(over | (track.counted_refusals + track["failed"] > 0))
     return np.asarray(over | (track.broken > track.budget * track.ended))
 
 
@@ -161,9 +159,11 @@ def _episode(run: RecordedRun, counts: _EpisodeCounts, first: int, last: int) ->
         span=span,
         bad=float(seconds[counts.bad[part]].sum()),
         ended=int(counts.ended[part].sum()),
+        broken=int(counts.broken[part].sum()),
         late=int(track["late"][part].sum()),
-        refused=int(track["refused"][part].sum()),
+        refused=int(track.counted_refusals[part].sum()),
         failed=int(track["failed"][part].sum()),
+        given_up=int(track["cancelled_late"][part].sum()),
         worst=float(response[worst]) if known else None,
         worst_at=float(track["at"][part][worst]),
         sla=float(track["sla"][first]),

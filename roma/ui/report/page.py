@@ -122,7 +122,7 @@ def _facts(c: Content) -> Html:
         ended = sum(s.ended for s in c.summaries)
         broken = sum(s.broken for s in c.summaries)
         facts["requests"] = _number(sum(s.requests for s in c.summaries))
-        facts["late, refused or failed"] = share(broken / ended if ended else 0.0)
+        facts["broke their promise"] = share(broken / ended if ended else 0.0)
     if c.workers:
         cores = total(dict(c.workers))
         facts["core-seconds applied"] = f"{cores.applied:,.1f}"
@@ -164,7 +164,9 @@ def _models_table(c: Content) -> Iterable[Html]:
 
 def _model_row(s: ModelSummary) -> tuple[str, ...]:
     reasons = (f"{n:,} {reason.replace('_', ' ')}" for reason, n in s.refused.most_common())
+    own = f"{s.by_client:,} by their client's own limit" if s.by_client else ""
     gpu = f"{share(s.on_gpu / s.answered)} by GPUs" if s.on_gpu else ""
+    given_up = f"{s.given_up:,} given up when too late" if s.given_up else ""
     broken = tag("b", f"no: {share(s.broken_share)} broken")
     kept = {None: "no request", True: f"yes: {share(s.broken_share)} broken", False: broken}[s.kept]
     if s.statistic.value == "mean" and s.mean is not None:
@@ -179,8 +181,8 @@ def _model_row(s: ModelSummary) -> tuple[str, ...]:
         kept,
         _number(s.requests),
         _with(_number(s.answered), gpu),
-        _number(s.late),
-        _with(_number(s.refused.total()), *reasons),
+        _with(_number(s.late), given_up),
+        _with(_number(s.refused.total()), *reasons, own),
         _number(s.failed),
         milliseconds(s.worst),
         f"{s.over:.0f} s",
@@ -205,6 +207,7 @@ def _episode(c: Content, e: Episode, told: Sequence[Word]) -> Html:
     broken = (
         f"{share(e.broken_share)} of {_number(e.ended)} requests broke the promise: "
         f"{_number(e.late)} late, {_number(e.refused)} refused, {_number(e.failed)} failed"
+        + (f", {_number(e.given_up)} given up when too late" if e.given_up else "")
     )
     worst = (
         ""

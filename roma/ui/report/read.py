@@ -76,7 +76,6 @@ _COUNTS = (
     "invalid",
     "late",
     "failed",
-    "cancelled",
     "cancelled_late",
     "rejected_by_client",
 )
@@ -138,18 +137,23 @@ class ModelTrack(Track):
     @property
     def broken(self) -> Numbers:
         """Requests per second that were late, refused, failed or given up when too late."""
-        return np.asarray(self["late"] + self._refused + self["failed"] + self["cancelled_late"])
+        return np.asarray(self["late"] + self._unanswered)
 
     @property
     def ended(self) -> Numbers:
         """Requests per second that ended in a way that counts for the promise."""
         answered = self["answered_cpu"] + self["answered_gpu"] - self["invalid"]
-        return np.asarray(answered + self._refused + self["failed"] + self["cancelled_late"])
+        return np.asarray(answered + self._unanswered)
 
     @property
-    def _refused(self) -> Numbers:
+    def counted_refusals(self) -> Numbers:
         """Refusals per second that count for the promise."""
         return np.asarray(self["refused"] - self["rejected_by_client"])
+
+    @property
+    def _unanswered(self) -> Numbers:
+        """Requests per second that broke the promise without an answer."""
+        return np.asarray(self.counted_refusals + self["failed"] + self["cancelled_late"])
 
     @property
     def response(self) -> Numbers:

@@ -33,6 +33,8 @@ class Cores:
 class ModelSummary:
     """Summary of one model. `kept` is None if it got no requests.
 
+    `ended` are the requests that count for the promise, `broken` those of them that broke it. The
+    `refused` include those `by_client`, which were refused for a limit of their client's own.
     `worst` is the highest response time of any second (the promise's statistic, or the age of the
     oldest request). `over` is the seconds in which that was above the SLA. `mean` counts refused
     and failed requests as `REFUSED` SLAs. `cores` is None if they are not controlled.
@@ -42,14 +44,16 @@ class ModelSummary:
     statistic: Statistic
     budget: float | None
     sla: float
-    set_point: float
     requests: int
+    ended: int
+    broken: int
     answered: int
     on_gpu: int
     late: int
     refused: Counter[str]
+    by_client: int
     failed: int
-    cancelled: int
+    given_up: int
     mean: float | None
     worst: float | None
     over: float
@@ -63,16 +67,6 @@ class ModelSummary:
         if self.budget is None or self.statistic is Statistic.EACH:
             return f"{self.statistic.value} ≤ {within}"
         return f"{100 * (1 - self.budget):.4g} % ≤ {within}"
-
-    @property
-    def broken(self) -> int:
-        """Requests whose promise was broken."""
-        return self.late + self.refused.total() + self.failed
-
-    @property
-    def ended(self) -> int:
-        """Requests that ended in a way that counts for the promise."""
-        return self.answered + self.refused.total() + self.failed
 
     @property
     def broken_share(self) -> float:
@@ -126,7 +120,7 @@ def _summary(run: RecordedRun, track: ModelTrack) -> ModelSummary:
     sla = float(track["sla"][-1])
     response = track.response
     answered = track["answered_cpu"] + track["answered_gpu"]
-    ended, broken = float(track.ended.sum()), float(track.broken.sum())
+    ended, broken = int(track.ended.sum()), int(track.broken.sum())
     mean = _mean(track, sla)
     over = response > track["sla"]
     return ModelSummary(
@@ -134,14 +128,16 @@ def _summary(run: RecordedRun, track: ModelTrack) -> ModelSummary:
         statistic=track.statistic,
         budget=track.budget,
         sla=sla,
-        set_point=float(track["set_point"][-1]),
         requests=_count(track, "arrivals"),
+        ended=ended,
+        broken=broken,
         answered=int(answered.sum()),
         on_gpu=_count(track, "answered_gpu"),
         late=_count(track, "late"),
         refused=track.refused,
+        by_client=_count(track, "rejected_by_client"),
         failed=_count(track, "failed"),
-        cancelled=_count(track, "cancelled"),
+        given_up=_count(track, "cancelled_late"),
         mean=mean,
         worst=None if np.isnan(response).all() else float(np.nanmax(response)),
         over=float((track["at"] - track["start"])[over].sum()),
@@ -151,7 +147,7 @@ def _summary(run: RecordedRun, track: ModelTrack) -> ModelSummary:
 
 
 def _kept(
-    budget: float | None, ended: float, broken: float, mean: float | None, sla: float
+    budget: float | None, ended: int, broken: int, mean: float | None, sla: float
 ) -> bool | None:
     if not ended:
         return None
@@ -164,7 +160,7 @@ def _mean(track: ModelTrack, sla: float) -> float | None:
     """Return the mean over the run, from the means of its seconds."""
     answered = track["answered_cpu"] + track["answered_gpu"]
     known = ~np.isnan(track["mean_time"])
-    weight, refused = answered * known, float((track["refused"] + track["failed"]).sum())
+    weight, refused = answered * known, float((track.counted_refusals + track["failed"]).sum())
     count = float(weight.sum()) + refused
     if not count:
         return None

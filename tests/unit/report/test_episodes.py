@@ -25,20 +25,22 @@ MEASUREMENT = Measurement(0.1, 0.0, 20, 0, 20, 0, 0, 0, 0, 0.5, 1.0, 0.5, 0.4, 1
 
 def second(
     at, *, response=0.1, answered=20, late=0, refused=0, failed=0, waiting=0, age=0.0,
-    statistic="p95", budget=None, model="m", seconds=1.0,
+    given_up=0, by_client=0, invalid=0, statistic="p95", budget=None, model="m", seconds=1.0,
 ):  # fmt: skip
     spec = ModelSpec(model, Sla(0.5, Statistic(statistic), own_budget=budget), deadline=1.0)
     moment = Moment(
         model=model,
         seconds=seconds,
-        arrivals=answered + refused + failed,
+        arrivals=answered + refused + failed + given_up,
         answered_cpu=answered,
         answered_gpu=0,
-        invalid=0,
+        invalid=invalid,
         late=late,
         rejected={"deadline": refused} if refused else {},
         failed=failed,
-        cancelled=0,
+        cancelled=given_up,
+        cancelled_late=given_up,
+        rejected_by_client=by_client,
         waiting=waiting,
         in_flight=0,
         oldest_age=age,
@@ -148,6 +150,28 @@ def test_an_episode_adds_up_and_knows_its_worst_second(run):
 def test_the_worst_episode_is_that_with_most_broken_promises(run):
     changes = {5: {"response": 3.0, "late": 2}, 20: SLOW}
     assert [e.span.end - START for e in episodes(run(calm_but(changes)))] == [20, 5]
+
+
+def test_the_share_of_an_episode_is_of_what_broke_its_promise(run):
+    """Its requests were given up when too late: none was late, refused or failed."""
+    (episode,) = episodes(run(calm_but({5: {"given_up": 20, "refused": 4, "by_client": 4}})))
+    assert (episode.broken, episode.ended, episode.given_up, episode.refused) == (20, 40, 20, 0)
+
+
+@pytest.mark.parametrize(
+    ("always", "told", "kept"),
+    [
+        ({"given_up": 20}, 0.5, False),
+        ({"refused": 20, "by_client": 20}, 0.0, True),
+        ({"refused": 20, "by_client": 20, "statistic": "mean"}, 0.0, True),
+        ({"invalid": 15, "late": 1}, 0.2, False),
+    ],
+)
+def test_the_share_that_is_told_is_the_one_that_was_judged(run, always, told, kept):
+    found = run(calm_but({}, **always))
+    (model,) = summaries(found)
+    assert (model.broken_share, model.kept) == (told, kept)
+    assert bool(episodes(found)) is not kept
 
 
 @pytest.mark.parametrize(
