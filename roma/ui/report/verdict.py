@@ -51,10 +51,10 @@ def verdict(
     said += [_broken(run, s, episodes, clock) for s in broken[:NAMED]]
     if len(broken) > NAMED:
         said.append(f"{len(broken) - NAMED} more are in the table.")
-    brief = [e for e in episodes if e.model not in {s.model for s in broken}]
+    brief = [e for e in episodes if e.model in {s.model for s in judged if s.kept}]
     if brief:
         said.append(_brief(brief, clock))
-    elif not broken:
+    elif not broken and not episodes:
         said.append("There was no second in which one was broken.")
     idle = len(found) - len(judged)
     if idle:

@@ -224,6 +224,16 @@ def test_the_verdict_names_who_broke_it_when_and_why(run):
     ]
 
 
+def test_a_model_whose_requests_only_wait_kept_nothing(run):
+    hung = {"model": "hung", "answered": 0, "response": None, "waiting": 5}
+    found = run(calm_but({}) + [second(t, **hung, age=float(t)) for t in range(1, 31)])
+    clock = Clock(found.whole, virtual=False)
+    assert verdict(found, summaries(found), episodes(found), clock) == [
+        "1 of 1 promise kept.",
+        "Of 1 model no request counted.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("seconds", "first"),
     [
