@@ -258,7 +258,7 @@ class Simulation(SimulatedDriver):
             else:
                 self._apply((worker, apply))
         if self._record:
-            self._sample(core, self._scenario.config.period(worker.config))
+            self._sample(core)
 
     def _reading(self, name: str) -> Reading:
         reading, error = self.world.reading(name), self._scenario.usage_error
@@ -283,11 +283,12 @@ class Simulation(SimulatedDriver):
         if self.dispatcher.executors[apply.executable].cores != applied:
             self._handle(CoresApplied(apply.executable, applied))
 
-    def _sample(self, core: Supervisor, period: float) -> None:
+    def _sample(self, core: Supervisor) -> None:
         for name, status in core.status.items():
-            m = status.decisions[-1].measurement
+            decision = status.decisions[-1]
+            m = decision.measurement
             if m is not None:
-                rate = (m.completed_gpu + m.completed_cpu) / period
+                rate = (m.completed_gpu + m.completed_cpu) / decision.dt
                 self._samples.append(
                     TickSample(self.agenda.now, name, m.applied, m.response_time, rate)
                 )

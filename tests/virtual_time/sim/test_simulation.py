@@ -183,6 +183,16 @@ def test_a_record_has_one_sample_per_tick_and_executable():
     assert result.models[0].series
 
 
+def test_a_record_counts_answers_of_periods_that_end_early_by_their_own_length():
+    load = {"on_off": [50, 5, 5]}
+    run_of = scenario(law="late_share", sla={"response_time": 0.1}, noise=0.3, load=load)
+    samples = Simulation(replace(run_of, duration=30.0), record=True).run().samples
+    steps = [after.time - before.time for before, after in pairwise(samples)]
+    assert min(steps) < 0.15  # of periods of 0.2 s
+    answers = [step * s.throughput for step, s in zip(steps, samples[1:], strict=True)]
+    assert answers == pytest.approx([round(n) for n in answers], abs=1e-6)
+
+
 # Faults
 
 GPU = {"backend": "docker", "cores": 1, "gpus": 1, "base_port": 20000}
