@@ -5,13 +5,13 @@ The defaults are the paper's operating point; docs/control.md says what the numb
 
 import json
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from roma.cli import design_report as report
+from roma.cli import extras
 from roma.cli.options import choice
 from roma.domain.errors import ConfigError
 
@@ -42,11 +42,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @command.callback()
 def _needs_its_extra() -> None:
-    for module in ("control", "matplotlib"):
-        if find_spec(module) is None:
-            raise ConfigError(
-                f"roma design needs {module}: pip install 'roma-control-plane[design]'"
-            )
+    extras.required("roma design", "design", "control", "matplotlib")
 
 
 LEAST_PERIODS = 40

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from roma.cli import extras
 from roma.cli.progress import progress
 from roma.config import file_edit, renamed
 from roma.domain.errors import ConfigError
@@ -15,6 +16,12 @@ command = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
+
+
+@command.callback()
+def _needs_its_extra() -> None:
+    # Before an experiment runs for hours, and then cannot draw.
+    extras.required("roma experiment", "design", "scipy", "matplotlib")
 
 
 @command.command("list")

@@ -2,12 +2,12 @@
 
 import os
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from roma.cli import extras
 from roma.domain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,10 +48,7 @@ def train(
     processes: Annotated[int, typer.Option(min=1, max=64, help="To simulate in.")] = 2,
 ) -> None:
     """Learn a policy for `scheduling.gpu: qos-rl` and write it to OUT."""
-    if find_spec("tensorflow") is None:
-        raise ConfigError(
-            "roma qos train needs tensorflow: pip install 'roma-control-plane[serving]'"
-        )
+    extras.required("roma qos train", "serving", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     from roma.config import policy_file
     from roma.lab.experiments.qos import jobs

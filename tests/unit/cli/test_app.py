@@ -8,6 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from roma.cli import extras
 from roma.cli.app import COMMANDS, app
 from roma.config import renamed
 from roma.domain.errors import ConfigError
@@ -50,6 +51,22 @@ def test_an_old_name_has_one_line_that_names_the_new_one(roma, arguments, line):
     done = roma(*arguments)
     assert done.returncode == 2
     assert re.fullmatch(line, done.stderr.strip())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["design", "plant"], "roma design needs control: pip install '{}[design]'"),
+        (["experiment", "list"], "roma experiment needs scipy: pip install '{}[design]'"),
+        (["experiment", "run", "x"], "roma experiment needs scipy: pip install '{}[design]'"),
+        (["qos", "train", "x"], "roma qos train needs tensorflow: pip install '{}[serving]'"),
+    ],
+)
+def test_without_its_extra_a_command_says_what_to_install(roma, monkeypatch, arguments, line):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    done = roma(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == line.format("roma-control-plane") + "\n"
 
 
 def test_serve_model_refuses_a_name_for_two_folders():

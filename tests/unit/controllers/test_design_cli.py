@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roma.cli import design_command, main
+from roma.cli import main
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs/control.md"
@@ -143,13 +143,6 @@ def test_pictures_of_single_commands(design, tmp_path):
 )
 def test_faults_are_one_line(design, arguments, message):
     assert design(*shlex.split(arguments)) == (2, "", f"{message}\n")
-
-
-def test_without_the_extra_it_says_what_to_install(design, monkeypatch):
-    monkeypatch.setattr(design_command, "find_spec", lambda name: None)
-    status, out, err = design("plant")
-    assert (status, out) == (2, "")
-    assert err == "roma design needs control: pip install 'roma-control-plane[design]'\n"
 
 
 def test_the_document_has_commands_to_check():
