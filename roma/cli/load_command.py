@@ -96,14 +96,14 @@ async def _run(
     """Return the report, and whether Ctrl-C ended the load early."""
     interrupted = False
     bar = Progress(
-        TextColumn(stream.model),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[ends]}"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
     )
-    task = bar.add_task("", total=len(stream.arrivals), ends="")
+    task = bar.add_task(stream.model, total=len(stream.arrivals), ends="")
 
     def show(progress: LoadProgress) -> None:
         ends = f"{progress.answered} ok, {progress.rejected} rejected, {progress.failed} failed"

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import orjson
 from rich.table import Table
+from rich.text import Text
 
 from roma.domain.units import milliseconds
 from roma.tools.load.outcomes import RequestEnd, RequestResult
@@ -229,7 +230,7 @@ class LoadReport:
         table = Table(title=f"{self.total.sent} requests in {self.elapsed:.1f} s")
         table.add_column("")
         for report in columns:
-            table.add_column(report.model, justify="right")
+            table.add_column(Text(report.model), justify="right")
         for name, cells in zip(_ROWS, zip(*map(_cells, columns), strict=True), strict=True):
             if name.startswith("p50") or name in ("answered/s", "send lag p99 ms"):
                 table.add_section()

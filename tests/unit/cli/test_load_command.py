@@ -68,6 +68,14 @@ def model_server():
         thread.join()
 
 
+@pytest.mark.parametrize("model", ["a[/b]", "a[red]b", "a{b}", "größe"])
+def test_any_name_of_a_model_is_shown_as_it_is(load, model_server, model):
+    url, _ = model_server
+    done = load(model, "--url", url, "--profile", "20", "--step", "0.1", "--process", "paced")
+    assert done.exit_code == 0, done.exception
+    assert done.output.count(model) == 2  # beside the bar, and above the numbers
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_load_reports_what_was_seen_and_does_not_succeed(
     tmp_path, model_server, number, status
