@@ -180,18 +180,19 @@ def _models(law: str, results: list[SimulationResult]) -> Table:
         table.add_column(name, justify="right")
     for models in zip(*(r.models for r in results), strict=True):
         arrivals = max(1, sum(m.arrivals for m in models))
+        answered = [m for m in models if m.answered]
         table.add_row(
             models[0].model,
             str(sum(m.arrivals for m in models)),
             f"{sum(m.on_gpu for m in models) / arrivals:.0%}",
-            f"{fmean(m.mean for m in models):.3f}",
+            _seconds([m.mean for m in answered]),
             *(_seconds([getattr(m, p) for m in models]) for p in ("p95", "p99")),
-            f"{max(m.worst for m in models):.3f}",
+            _seconds([max(m.worst for m in answered)] if answered else []),
             f"{models[0].sla:g}",
             f"{sum(m.violations for m in models) / arrivals:.2%}",
             f"{sum(m.rejected for m in models) / arrivals:.2%}",
             f"{fmean(m.windows_over for m in models):.0f}",
-            *([_seconds([m.quality for m in models])] if has_variants else ()),
+            *([_seconds([m.quality for m in models if m.arrivals])] if has_variants else ()),
         )
     return table
 
@@ -206,6 +207,8 @@ def _plain(result: SimulationResult) -> dict[str, Any]:
     del data["samples"]
     for model in data["models"]:
         del model["series"]
+        if not model["answered"]:
+            model.update(dict.fromkeys(("mean", "deviation", "worst")))
     return data | {"late_share": result.late_share, "windows_over": result.windows_over}
 
 

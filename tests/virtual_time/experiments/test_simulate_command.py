@@ -71,6 +71,26 @@ def test_a_dry_run_applies_nothing(short):
     assert result["core_seconds"] == pytest.approx(30 * cores, rel=0.01)
 
 
+def test_a_run_in_which_nothing_was_answered_has_no_response_times(tmp_path):
+    file = tmp_path / "rare.yaml"
+    sla = "sla: {response_time: 0.25}"
+    file.write_text(
+        f"models: {{rare: {{path: a, {sla}}}, never: {{path: b, {sla}}}}}\nworkers: [{{cores: 1}}]\n"
+        "plant: {duration: 5, models: {rare: {cost: 0.05, load: {profile: 0.1}},"
+        " never: {cost: 0.05}}}\n"
+    )
+    runs = json.loads(simulate(file, "--seeds", "4", "--json").stdout)["late_share"]
+    rare, never = zip(*(run["models"] for run in runs), strict=True)
+    assert {m["mean"] for m in never} == {m["worst"] for m in never} == {None}
+    means = [m["mean"] for m in rare if m["answered"]]
+    assert 0 < len(means) < 4
+    rows = simulate(file, "--seeds", "4").stdout.splitlines()
+    (cells,) = [row.split("│") for row in rows if "rare" in row]
+    assert float(cells[4]) == pytest.approx(sum(means) / len(means), abs=5e-4)
+    (cells,) = [row.split("│") for row in rows if "never" in row]
+    assert [cell.strip() for cell in cells[4:8]] == ["–"] * 4
+
+
 def test_planned_devices_are_simulated_and_a_model_with_variants_has_a_quality():
     file = EXAMPLE.with_name("variants.yaml")
     ((result,),) = json.loads(simulate(file, "--json").stdout).values()
