@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 _T = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""Student's t for an interval of 95 %, by the number of values; beyond 10 the normal's."""
+"""Student's t for an interval of 95 %, by the number of values up to 10."""
 
 _LEAST = 1e-4
 """The late share that replaces 0 in logarithms."""
@@ -17,7 +17,9 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
     n = len(values)
     if n < 2:
         return values[0], None
-    return fmean(values), _T.get(n, 1.96) * stdev(values) / math.sqrt(n)
+    # Beyond the table, Cornish and Fisher's expansion of t about the normal's 1.96: within 0.2 %.
+    t = _T.get(n) or 1.96 + 2.372 / (n - 1) + 2.822 / (n - 1) ** 2
+    return fmean(values), t * stdev(values) / math.sqrt(n)
 
 
 def interval_note(seeds: int) -> str:
