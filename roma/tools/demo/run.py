@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from roma.config import file_edit
 from roma.config import schema as roma_config
 from roma.config.placement import executables
 from roma.config.profile import ModelProfile
 from roma.deploy.up import Deployment, deployed
-from roma.domain.errors import ActuationNotPermitted, LaunchError
+from roma.domain.errors import ActuationNotPermitted, ConfigError, LaunchError
 from roma.tools.demo import inputs, models, plan, verdict
 from roma.tools.demo.ports import free_ports
 from roma.tools.demo.table import LiveTable, console
@@ -65,6 +66,7 @@ class DemoOptions:
 
 def run(options: DemoOptions) -> int:
     """Run the demo; return the exit status. With JSON, all other output goes to standard error."""
+    _check_writable(options)
     out = console(stderr=options.json_output)
     prepared = models.prepare(options.cache, on_step=lambda step: out.print(f"[dim]{step}[/]"))
     for model in prepared.values():
@@ -85,6 +87,15 @@ def run(options: DemoOptions) -> int:
     if not failures:
         out.print("[green]every promise of the demo was kept[/]")
     return 1 if failures else 0
+
+
+def _check_writable(options: DemoOptions) -> None:
+    """Raise ConfigError, before anything is built, if the cache or the picture has no place."""
+    file_edit.make(options.cache, "--cache")
+    if options.picture is not None:
+        if options.picture.is_dir():
+            raise ConfigError(f"--picture = {options.picture}: must be a file")
+        file_edit.make(options.picture.parent, "--picture")
 
 
 def run_once(options: DemoOptions, out: Console) -> verdict.Evidence:
@@ -245,7 +256,8 @@ class _Demo:
             paper = Console(record=True, file=io.StringIO(), width=PICTURE_WIDTH)
             paper.print(self._snapshot)
             paper.print(verdict.summary(evidence))
-            paper.save_svg(str(self._options.picture), title="make demo")
+            with file_edit.writing("--picture"):
+                file_edit.output(self._options.picture, paper.export_svg(title="make demo"))
         return evidence
 
     def _check(self, result: RequestResult) -> None:
