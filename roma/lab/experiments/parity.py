@@ -25,6 +25,7 @@ from roma.lab.sim.scenario import Scenario
 from roma.lab.sim.simulation import Simulation
 from roma.tools.demo import run as demo
 from roma.tools.demo.verdict import Evidence
+from supervisor.cgroups import find_hierarchy
 
 SECONDS = 90.0
 LATE_POINTS = 0.03
@@ -71,6 +72,7 @@ def _times(evidence: Evidence, result: SimulationResult) -> dict[str, tuple[floa
 
 def _run(lab: Lab) -> Output:
     seed = lab.seeds[0]
+    find_hierarchy()  # without the right to set quotas the demo would measure no cores
     with tempfile.TemporaryDirectory(prefix="roma-parity-") as cache:
         options = demo.DemoOptions(_cache() or Path(cache), SECONDS, DEFAULT_LAW, False, seed)
         evidence = demo.run_once(options, Console(stderr=True))
@@ -113,8 +115,13 @@ def _alike(name: str, real: float, simulated: float) -> Check:
 
 
 def observed(evidence: Evidence) -> dict[str, ModelProfile]:
-    """Return the costs of requests in the run; their overhead was measured before it."""
+    """Return the costs of requests in the run; their overhead was measured before it.
+
+    Raises RomaError for a model of which nothing was answered.
+    """
     answered = {m.model: m.answered for m in evidence.report.models}
+    for name in (name for name, count in answered.items() if not count):
+        raise RomaError(f"{name}: nothing was answered")
     return {
         name: p.model_copy(update={"cost": evidence.used[name] / answered[name]})
         for name, p in evidence.profiles.items()
