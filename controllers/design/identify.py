@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from controllers.design.plant import OperatingPoint, Plant, Sampling, sampled
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, in_words
 
 COLUMNS = ("time", "applied", "response_time", "throughput")
 """s, cores in force in the period, s (empty: nothing was answered), req/s."""
@@ -96,7 +96,7 @@ def read(path: Path) -> IdentificationRun:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{path}: cannot be read: {in_words(error)}") from error
     header = rows[0] if rows else []
     for column in COLUMNS:
         if header.count(column) != 1:

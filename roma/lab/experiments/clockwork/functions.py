@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Final
 
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, in_words
 from roma.lab.sim.scenario import seed_of
 from roma.workload.arrivals import poisson_rates
 
@@ -99,7 +99,11 @@ def _recorded(path: Path) -> list[list[float]]:
             for row in csv.DictReader(file):
                 began = float(row["end_timestamp"]) - float(row["duration"])
                 counts.setdefault(row["func"], Counter())[int(began // MINUTE)] += 1
-    except (OSError, KeyError, ValueError) as error:
-        raise ConfigError(f"--traces: {path}: cannot be read: {error!r}") from error
+    except KeyError as error:
+        raise ConfigError(f"--traces: {path}: no column {error}") from error
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise ConfigError(f"--traces: {path}: cannot be read: {in_words(error)}") from error
+    if not counts:
+        raise ConfigError(f"--traces: {path}: holds 0 invocations; must be at least 1")
     minutes = 1 + max(max(c) for c in counts.values())
     return [[c[m] * minutes / c.total() for m in range(minutes)] for c in counts.values()]

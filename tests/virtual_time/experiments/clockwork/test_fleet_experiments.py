@@ -63,9 +63,24 @@ def test_recorded_functions_lend_their_shape(tmp_path):
     assert 0.0 < sum(seconds) / len(seconds) < 1.0
 
 
-def test_a_directory_without_the_trace_is_told(tmp_path):
-    with pytest.raises(ConfigError, match=functions.RECORDED):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("", "holds 0 invocations; must be at least 1"),
+        ("func,end_timestamp,duration", "holds 0 invocations; must be at least 1"),
+        ("func,end_timestamp\nf,60", "no column 'duration'"),
+        ("func,end_timestamp,duration\nf,60", "cannot be read: float() argument must be"),
+        ("func,end_timestamp,duration\nf,60,x", "cannot be read: could not convert"),
+    ],
+)
+def test_a_trace_that_lacks_something_is_told_in_a_line(tmp_path, text, why):
+    path = tmp_path / functions.RECORDED
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
         next(functions.sends(("m",), 1.0, seed=1, traces=tmp_path))
+    assert str(caught.value).startswith(f"--traces: {path}: {why}")
 
 
 def test_a_small_fleet_keeps_its_slo_and_counts_every_request():
