@@ -324,8 +324,16 @@ PARETO = (*TABLE1, IDLE_BURST, DIURNAL, BURSTY, NOISY, OVERLOAD)
 
 
 def pareto(traces: Path | None) -> tuple[Workload, ...]:
-    """Return PARETO; with a directory of public traces, the workloads that they drive, too."""
-    return PARETO if traces is None else PARETO + recorded_workloads(traces)
+    """Return PARETO; with a directory of public traces, the workloads that they drive, too.
+
+    Raises WorkloadError for a trace that cannot be read.
+    """
+    if traces is None:
+        return PARETO
+    driven = recorded_workloads(traces)
+    for workload in driven:
+        workload.arrivals(0)  # reads the traces: their turn comes after hours of other runs
+    return PARETO + driven
 
 
 def recorded_workloads(directory: Path) -> tuple[Workload, ...]:

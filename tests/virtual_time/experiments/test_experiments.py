@@ -344,6 +344,11 @@ def test_bad_options_are_named_before_anything_is_run(monkeypatch, arguments, me
     assert message in str(done.exception)
 
 
+def test_a_trace_that_is_not_there_is_named_before_anything_is_run(tmp_path):
+    with pytest.raises(ConfigError, match=r"diurnal\.txt: cannot be read: No such file"):
+        workloads.pareto(tmp_path)
+
+
 def leave_a_mark(job):
     seconds, mark = job
     time.sleep(seconds)
