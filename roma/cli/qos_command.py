@@ -38,7 +38,11 @@ def train(
     hours: Annotated[str, typer.Option(help="Part of the day to learn from.")] = "9-12",
     rate: Annotated[
         float | None,
-        typer.Option(min=0.1, help="Mean queries per second then. Default: the experiments' own."),
+        typer.Option(
+            min=0.1,
+            max=20_000,  # more than MOST_DEVICES answer
+            help="Mean queries per second then. Default: the experiments' own.",
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=0, max=10_000)] = ROUNDS,
     traces: Annotated[

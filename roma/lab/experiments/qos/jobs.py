@@ -14,6 +14,7 @@ import numpy as np
 from dispatcher.schedulers.qos.learned import QosRl
 from roma.config.policy_file import Policy, load
 from roma.config.scheduling import QualityConfig
+from roma.domain.errors import ConfigError
 from roma.lab.experiments.qos.setting import MODEL, TUNED, Part, plan, queries
 from roma.lab.learning.rollouts import Task
 from roma.lab.sim.fleet_plan import Arrival
@@ -22,6 +23,8 @@ JOB: Final = 300
 """Seconds of a stretch, divided among the devices, so that the number of queries stays the same."""
 SHORTEST: Final = 60
 LEAST, MOST = 0.7, 1.4
+FEWEST: Final = 20
+"""Least mean number of queries of a stretch: one without any has no quality."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,16 @@ class Jobs:
 def task(
     kinds: Sequence[str], part: Part, traces: Path | None, *, rate: float | None = None
 ) -> Task:
-    """Return a policy's training task for these devices; `rate` replaces the part's own."""
+    """Return a policy's training task for these devices; `rate` replaces the part's own.
+
+    Raises ConfigError for a rate at which a stretch may have no query.
+    """
     seconds = max(SHORTEST, JOB // len(kinds))
+    least = FEWEST / (LEAST * seconds)
+    if rate is not None and not rate >= least:
+        raise ConfigError(
+            f"rate = {rate:g}: must be ≥ {least:.2g} where devices learn from {seconds} s at a time"
+        )
     jobs = Jobs(part, rate or part.rate(kinds), seconds, traces)
     # Its teacher is `qos` with the compared settings; for other devices, with its defaults.
     alpha, beta = TUNED.get(tuple(kinds), (QualityConfig().alpha, QualityConfig().beta))
