@@ -316,9 +316,9 @@ def _method(c: Content) -> Iterable[Html]:
     yield tag("h2", "How the numbers came about")
     yield items(
         (
-            f"From {c.run.directory.name}/models.jsonl (each model once a second, by the "
-            "dispatcher) and decisions-WORKER.jsonl (each executable once a control period, by its "
-            "supervisor). Requests are counted in the second in which they end or arrive; what "
+            f"From {c.run.directory.resolve().name}/models.jsonl (each model once a second, by "
+            "the dispatcher) and decisions-WORKER.jsonl (each executable once a control period, by "
+            "its supervisor). Requests are counted in the second in which they end or arrive; what "
             "waits or runs when the record ends is counted as arrived only.",
             "Response time: queue plus execution, as the statistic that control uses (mean, p95 or "
             "p99), over the dispatcher's window at each second; or the age of the oldest request "

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import orjson
@@ -261,6 +262,13 @@ def test_a_time_that_is_none_names_its_field(run, tmp_path, at):
     lines[4] = orjson.dumps({**orjson.loads(lines[4]), "at": at})
     with pytest.raises(DecisionLogError, match=r"models.jsonl:5: .*: at: "):
         read(copied(run, tmp_path, models=b"\n".join(lines)))
+
+
+def test_a_run_in_the_working_directory_has_its_name(run, tmp_path, monkeypatch):
+    first, _ = (run[1] / "models.jsonl").read_bytes().split(b"\n", 1)
+    (tmp_path / "models.jsonl").write_bytes(first)
+    monkeypatch.chdir(tmp_path)
+    assert f"From {tmp_path.name}/models.jsonl" in build(Path()).html
 
 
 def test_no_directory_is_one_line(tmp_path):
