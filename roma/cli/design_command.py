@@ -97,7 +97,8 @@ def identify(
     fits = _fitted(record, run, dead_time, least_response)
     best = fits[0]
     if out is not None:
-        print(figures.save(figures.identify_figure(best), out / "identify.png"))
+        drawn = figures.save(figures.identify_figure(best), out / "identify.png")
+        typer.echo(drawn, err=json_output)
     if json_output:
         report.as_json([report.fit_as_data(fit) for fit in fits])
         return
@@ -234,6 +235,8 @@ def closed_loop(
         raise ConfigError(
             f"--seconds = {seconds:g}: must be at least {LEAST_PERIODS} periods of {period:g} s"
         )
+    if law != "pi" and gains is None and (K, a) != (None, None):
+        raise ConfigError(f"--K and --a: must be absent with --law {law}: they are gains of pi")
     point = _point(throughput, response_time, per_core, period, per_gpu)
     given: Gains = {}
     if law == "pi" or gains is not None:
@@ -256,7 +259,8 @@ def closed_loop(
     runs = {title: design.main(point, scenario) for title, scenario in scenarios.items()}
     if out is not None:
         curves = {title: {law: scenario} for title, scenario in scenarios.items()}
-        print(figures.save(figures.closed_loop_figure(point, curves), out / "closed_loop.png"))
+        drawn = figures.save(figures.closed_loop_figure(point, curves), out / "closed_loop.png")
+        typer.echo(drawn, err=json_output)
     if json_output:
         columns = ("time", "response", "set_point", "cores")
         report.as_json(

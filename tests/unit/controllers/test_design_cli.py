@@ -108,6 +108,13 @@ def test_every_axis_has_a_unit():
     assert all(any(both) for both in labels)
 
 
+def test_json_is_alone_on_standard_output_beside_a_picture(design, tmp_path):
+    status, out, err = design("identify", "--dead-time", "0", "--json", "--out", str(tmp_path))
+    assert status == 0
+    assert json.loads(out)[0]["dead_time"] == 0
+    assert err.startswith(f"{tmp_path}/identify.png\n")
+
+
 @pytest.mark.long
 def test_pictures_of_single_commands(design, tmp_path):
     assert design("identify", "--out", str(tmp_path))[0] == 0
@@ -137,6 +144,10 @@ def test_pictures_of_single_commands(design, tmp_path):
         (
             "tune --out /proc/x/y",
             "/proc/x/y: cannot be written: No such file or directory",
+        ),
+        (
+            "closed-loop --law late_share --K 1 --a 0.5",
+            "--K and --a: must be absent with --law late_share: they are gains of pi",
         ),
         ("closed-loop --law rules", "law = rules: must be one of pi, late_share"),
     ],
