@@ -4,6 +4,7 @@
 so that goodput depends on the scheduler alone.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -237,8 +238,9 @@ def disturb(
 
 
 def _longest(late_at: Sequence[float], struck: Sequence[float]) -> float:
-    """Return the longest time from a disturbance to a late answer after it."""
-    return max((at - max(t for t in struck if t <= at) for at in late_at), default=0.0)
+    """Return the longest time from a disturbance to a late answer after it; ∞ if none was."""
+    before = (max((t for t in struck if t <= at), default=-math.inf) for at in late_at)
+    return max((at - t for at, t in zip(late_at, before, strict=True)), default=0.0)
 
 
 def _row(slo: float, name: str, counts: Counts) -> tuple[Cell, ...]:

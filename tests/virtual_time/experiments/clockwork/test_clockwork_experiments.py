@@ -1,5 +1,6 @@
 """Clockwork's evaluation on short runs: what it finds, and that it could find otherwise."""
 
+import math
 import random
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -152,6 +153,7 @@ def test_a_device_that_is_late_makes_answers_late_for_a_moment_only():
 def test_the_time_to_the_last_late_answer_is_that_since_the_disturbance_before_it():
     assert slo._longest([1.01, 2.03, 2.01], [1.0, 2.0]) == pytest.approx(0.03)
     assert slo._longest([], [1.0]) == 0.0
+    assert slo._longest([0.9, 1.01], [1.0]) == math.inf  # late although nothing had struck
 
 
 # The reactive baseline
