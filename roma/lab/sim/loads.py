@@ -22,17 +22,23 @@ def send_times(load: LoadConfig, duration: float, *, seed: int) -> Iterator[floa
     """
     if load.trace is not None:
         times = read_trace(load.trace, load.kind, column=load.column, seed=seed)
-        if load.kind is TraceKind.TIMESTAMPS:
-            return repeated(times, math.floor(times[-1]) + 1.0)
-        # Seconds without a request at the end belong to a trace: they count in its mean rate.
-        return repeated(times, float(len(read_counts(load.trace, load.kind, column=load.column))))
+        length = math.floor(times[-1]) + 1.0
+        if load.kind is TraceKind.COUNTS:
+            # Seconds without a request at the end belong to a trace: they count in its mean rate.
+            length = float(len(read_counts(load.trace, load.kind, column=load.column)))
+        _bound(len(times) * duration / length, duration)
+        return repeated(times, length)
     profile = _profile(load, duration)
-    if profile.requests > MOST_REQUESTS:
+    _bound(profile.requests, duration)
+    return stream(profile, load.process, seed=seed)
+
+
+def _bound(requests: float, duration: float) -> None:
+    if requests > MOST_REQUESTS:
         raise WorkloadError(
-            f"plant load: {profile.requests:g} requests in {duration:g} s: must be at most "
+            f"plant load: {requests:g} requests in {duration:g} s: must be at most "
             f"{MOST_REQUESTS:g}"
         )
-    return stream(profile, load.process, seed=seed)
 
 
 def repeated(times: Iterable[float], length: float) -> Iterator[float]:

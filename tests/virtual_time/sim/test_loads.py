@@ -6,6 +6,7 @@ import pytest
 
 from roma.config.plant import LoadConfig
 from roma.lab.sim.loads import repeated, send_times
+from roma.workload.errors import WorkloadError
 
 
 def until(load, duration, *, seed=1):
@@ -50,6 +51,15 @@ def test_a_trace_repeats_after_its_last_second(tmp_path):
     first = list(islice(send_times(load, 9.0, seed=1), 12))
     assert [int(t) for t in first] == [0, 0, 2, 2, 2, 2, 3, 3, 5, 5, 5, 5]
     assert first[6:] == pytest.approx([3 + t for t in first[:6]])
+
+
+@pytest.mark.parametrize("load", ["trace: {}", "profile: 1000"])
+def test_a_load_that_would_be_simulated_for_hours_is_refused(tmp_path, load):
+    trace = tmp_path / "counts.txt"
+    trace.write_text("1000\n1000\n")
+    key, value = load.format(trace).split(": ")
+    with pytest.raises(WorkloadError, match=r"plant load: 2e\+08 requests in 200000 s: must be at"):
+        send_times(LoadConfig(**{key: value}), 200_000, seed=1)
 
 
 def test_silence_at_the_end_of_a_trace_is_part_of_it(tmp_path):
