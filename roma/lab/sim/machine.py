@@ -59,6 +59,9 @@ class SharedCores:
     version: int = 0
     is_crowded: bool = False
     _wanted: float = field(default=0.0, repr=False)
+    _twice: float = 0.0
+    """Core-seconds of quotas beyond what may be granted: they overlapped."""
+    _since: float = 0.0
 
     def settle(self, unit: Unit, now: float) -> Iterable[Unit]:
         """Account for what began, ended or was resized; return the units whose ends change."""
@@ -93,13 +96,24 @@ class SharedCores:
 
     def core_seconds(self, now: float) -> float:
         """Return the core-seconds granted or used until now; quotas that overlap count once."""
+        self._account(now)
         for unit in self.units:
             unit.account(now)
-        total = sum(unit.core_seconds for unit in self.units)
-        if sum(unit.cpu.cores for unit in self.units) <= (1 + OVERLAP) * self.allocatable:
-            return total
         used = sum(unit.cpu.usage for unit in self.units)
-        return max(used, min(total, self.allocatable * now))
+        return max(used, sum(unit.core_seconds for unit in self.units) - self._twice)
+
+    def resize(self, unit: Unit, cores: float, now: float) -> None:
+        """Set a unit's quota."""
+        self._account(now)
+        unit.account(now)
+        unit.cpu.resize(cores, now)
+
+    def _account(self, now: float) -> None:
+        """Account for what the quotas were since the last call."""
+        granted = sum(unit.cpu.cores for unit in self.units if unit.is_controlled)
+        if granted > (1 + OVERLAP) * self.allocatable:
+            self._twice += (granted - self.allocatable) * (now - self._since)
+        self._since = now
 
     def next_turn(self) -> float:
         """Return the time when the next executable spends its quota, or gets one."""

@@ -95,9 +95,8 @@ class World:
         """Set a quota; return the cores it means after the kernel's rounding."""
         quota = units.quota_us(cores, self._period)
         applied = units.cores_from_quota(quota, units.period_us(self._period))
-        unit, now = self._units[executor], self._agenda.now
-        unit.account(now)
-        unit.cpu.resize(applied, now)
+        unit = self._units[executor]
+        self._machines[unit].resize(unit, applied, self._agenda.now)
         self._settle(unit)
         return applied
 

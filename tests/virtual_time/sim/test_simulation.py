@@ -162,6 +162,19 @@ def test_quotas_that_overlap_cost_no_more_than_the_worker_has():
     assert result.core_seconds == result.allocatable * result.seconds > result.used_seconds
 
 
+def test_quotas_that_overlap_only_until_the_first_decision_count_once_until_then():
+    """Each begins with all of the worker; the first decision is in force after three seconds."""
+    file = scenario(cost=0.002, duration=10.0).config
+    models = dict.fromkeys("abc", file.models["m"])
+    plant = file.plant.model_dump(exclude_none=True)
+    plant |= {"actuation_delay": 3.0, "models": dict.fromkeys(models, plant["models"]["m"])}
+    data = file.model_dump(exclude_unset=True) | {"models": models, "plant": plant}
+    simulation = Simulation(from_config(schema.Config.model_validate(data)))
+    result = simulation.run()
+    assert sum(simulation.world.reading(f"{m}@w").cores for m in models) <= 1.0
+    assert result.core_seconds == pytest.approx(result.allocatable * result.seconds, rel=0.01)
+
+
 def test_what_waits_at_the_end_is_late_once_its_promise_has_passed():
     run_of = scenario(cost=5.0, sla={"response_time": 1.0, "deadline": 100.0}, duration=3.0)
     result = Simulation(replace(run_of, arrivals={"m": [0.5, 1.9, 2.5]})).run()
