@@ -123,7 +123,8 @@ def _devices(config: Config, plant: PlantConfig) -> dict[str, ModelCapabilities]
 
 def seed_of(seed: int, index: int) -> int:
     """Return the seed of stream number `index` of a run; runs of under a million share none."""
-    return seed * 1_000_003 + index
+    # Never below 0: `random.Random` takes the absolute value.
+    return (seed * 1_000_003 + index) % 2**62
 
 
 def _profile(config: Config, name: str, on_gpu: bool) -> ModelProfile:

@@ -150,6 +150,13 @@ def test_an_executable_without_a_quota_costs_what_it_uses():
     assert result.core_seconds == result.used_seconds > 0
 
 
+def test_streams_of_a_run_share_no_random_numbers():
+    """Sizes are stream -1, noise of devices -2."""
+    streams = [(seed, index) for seed in (0, 1, 2) for index in range(-2, 3)]
+    first = {random.Random(seed_of(*stream)).random() for stream in streams}
+    assert len(first) == len(streams)
+
+
 def test_quotas_that_overlap_cost_no_more_than_the_worker_has():
     control = {"dry_run": True}  # each keeps the quota that it begins with: all of the worker
     worker = {"backend": "docker", "reserved": 0.5}
