@@ -56,11 +56,17 @@ def command(
     json_output: Annotated[bool, typer.Option("--json", help="Print raw numbers as JSON.")] = False,
     record: Annotated[
         Path | None,
-        typer.Option(help="Write one CSV per executable here, for `roma design identify`."),
+        typer.Option(
+            help="Write one CSV per executable here, of the first law and seed, for "
+            "`roma design identify`."
+        ),
     ] = None,
     decision_log: Annotated[
         Path | None,
-        typer.Option(help="Write every decision here as a live run does, for `roma report`."),
+        typer.Option(
+            help="Write every decision of the first seed here as a live run does, for "
+            "`roma report`; of several laws into a directory each."
+        ),
     ] = None,
     story: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -140,9 +146,10 @@ def _simulate(
     """Simulate under one law; `on_progress` takes the runs done and the present one's share."""
     found: list[SimulationResult] = []
     for seed in range(options.first_seed, options.first_seed + options.seeds):
-        write = log.write if log is not None and seed == options.first_seed else None
-        scenario = from_config(config, seed=seed)
-        simulation = Simulation(scenario, record=options.record is not None, decision_log=write)
+        is_first = seed == options.first_seed
+        write = log.write if log is not None and is_first else None
+        record = options.record is not None and is_first
+        simulation = Simulation(from_config(config, seed=seed), record=record, decision_log=write)
         found.append(simulation.run(partial(on_progress, len(found))))
     return found
 
