@@ -91,6 +91,7 @@ def target(
 def _is_url(text: str) -> bool:
     try:
         url = URL(text)
+        (url.raw_host or "").encode("idna")  # as a resolver does
         return url.scheme in ("http", "https") and bool(url.host_subcomponent)
     except ValueError:
         return False

@@ -39,6 +39,7 @@ class RestClient:
         try:
             root = URL("http://localhost" if url.startswith(f"{UNIX}/") else url)
             root.host_subcomponent  # noqa: B018 - reading it checks the host's name
+            (root.raw_host or "").encode("idna")  # as a resolver does
         except ValueError as error:
             raise LoadInputError(f"url {url!r}: {error}") from error
         if root.scheme not in ("http", "https") or not root.host:

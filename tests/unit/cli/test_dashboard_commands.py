@@ -287,7 +287,9 @@ def test_a_time_that_no_calendar_has_is_one_line(roma, at):
     assert (done.returncode, done.stderr) == (1, f"{url}: not a dispatcher's admin port\n")
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8500", "localhost:8500", "ftp://h:1", "http://h:x"])
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8500", "localhost:8500", "ftp://h:1", "http://h:x", f"http://{'h' * 64}:1"]
+)
 def test_a_url_must_be_one(roma, url):
     done = roma("status", "--url", url)
     assert done.returncode == 2

@@ -28,6 +28,7 @@ def load(tmp_path):
         (("",), "model = : must not be empty"),
         (("m", "--timeout", "0"), "timeout 0 s: must be finite and > 0"),
         (("m", "--url", "ftp://x"), "url 'ftp://x': must be http://"),
+        (("m", "--url", "http://a..b"), "url 'http://a..b': encoding with 'idna' codec failed"),
         (("m", "--profile", "0-0"), "--profile = 0-0: asks for 0 requests; must be at least 1"),
     ],
 )
