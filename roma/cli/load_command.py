@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from roma.cli.interrupts import INTERRUPTED
 from roma.cli.options import choice
+from roma.domain.errors import naming
 from roma.security import tokens
 from roma.tools import load
 from roma.tools.load.outcomes import Progress as LoadProgress
@@ -84,7 +85,9 @@ def _arrivals(
         return read_trace(trace, kind, column=trace_column, seed=seed)
     assert profile is not None
     within = choice("--process", process, Process)
-    times = send_times(Profile.parse(profile, step=step), within, seed=seed)
+    rates = Profile.parse(profile, step=step)
+    with naming(f"--profile = {profile}"):
+        times = send_times(rates, within, seed=seed)
     if not times:
         raise load.LoadInputError(f"--profile = {profile}: asks for 0 requests; must be at least 1")
     return times

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from roma.domain.errors import in_words
-from roma.workload.arrivals import from_counts, from_timestamps
+from roma.workload.arrivals import MOST_REQUESTS, from_counts, from_timestamps
 from roma.workload.errors import WorkloadError
 
 MOST_DIGITS = 9
@@ -53,7 +53,12 @@ def read_trace(
     for a bad value, naming its line, and for more than `MOST_SECONDS`.
     """
     if kind is TraceKind.COUNTS:
-        times = from_counts(_read(path, column, _counts), seed=seed)
+        counts = _read(path, column, _counts)
+        if (asked := sum(counts)) > MOST_REQUESTS:
+            raise WorkloadError(
+                f"trace {path}: asks for {asked} requests; must be at most {MOST_REQUESTS}"
+            )
+        times = from_counts(counts, seed=seed)
     else:
         times = from_timestamps(_read(path, column, _timestamps))
     if not times:

@@ -36,8 +36,7 @@ def send_times(load: LoadConfig, duration: float, *, seed: int) -> Iterator[floa
 def _bound(requests: float, duration: float) -> None:
     if requests > MOST_REQUESTS:
         raise WorkloadError(
-            f"plant load: {requests:g} requests in {duration:g} s: must be at most "
-            f"{MOST_REQUESTS:g}"
+            f"{requests:g} requests in {duration:g} s: must be at most {MOST_REQUESTS:g}"
         )
 
 
@@ -54,7 +53,7 @@ def _profile(load: LoadConfig, duration: float) -> Profile:
         rate, on, off = load.on_off
         laps = math.ceil(duration / (on + off))
         if laps > MOST_BURSTS:
-            raise WorkloadError(f"plant load.on_off: {laps} bursts: must be at most {MOST_BURSTS}")
+            raise WorkloadError(f"on_off: {laps} bursts: must be at most {MOST_BURSTS}")
         return Profile(
             tuple(s for _ in repeat(None, laps) for s in (RateStep(0, off), RateStep(rate, on)))
         )

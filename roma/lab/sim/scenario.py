@@ -8,7 +8,7 @@ from roma.config.plant import LoadConfig, ModelPlant, PlantConfig
 from roma.config.profile import ModelProfile
 from roma.config.schema import Config
 from roma.domain.actions import ModelCapabilities
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, naming
 from roma.domain.model import Device
 from roma.lab.sim.loads import send_times
 
@@ -78,7 +78,7 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
         profiles={name: _profile(config, name, on_gpu) for name in config.models if not is_planned},
         devices=_devices(config, plant) if is_planned else {},
         arrivals={
-            name: send_times(load, plant.duration, seed=seed_of(seed, i))
+            name: _arrivals(name, load, plant.duration, seed_of(seed, i))
             for i, (name, load) in enumerate(loads.items())
         },
         duration=plant.duration,
@@ -87,6 +87,11 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
         burst=config.control.cfs_burst if plant.burst is None else plant.burst,
         usage_error=plant.usage_error,
     )
+
+
+def _arrivals(name: str, load: LoadConfig, duration: float, seed: int) -> Iterator[float]:
+    with naming(f"plant.models.{name}.load"):
+        return send_times(load, duration, seed=seed)
 
 
 def _check_listed(config: Config) -> None:

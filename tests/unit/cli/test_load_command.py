@@ -39,6 +39,11 @@ def test_what_is_refused_shows_no_progress(load, arguments, line):
     assert done.output == ""
 
 
+def test_too_much_load_names_its_option(load):
+    done = load("m", "--profile", "1e9")
+    assert str(done.exception) == "--profile = 1e9: 1e+09 requests: must be at most 1e+07"
+
+
 def test_a_seed_is_not_negative(load):
     done = load("m", "--seed", "-1")
     assert isinstance(done.exception, SystemExit)

@@ -45,6 +45,7 @@ def test_a_byte_order_mark_belongs_to_no_value(trace: Path) -> None:
         ("-1e308\n1e308\n", TraceKind.TIMESTAMPS, None, "lasts inf s; must be at most"),
         ("", TraceKind.COUNTS, None, "asks for 0 requests; must be at least 1"),
         ("0\n0\n", TraceKind.COUNTS, None, "asks for 0 requests"),
+        ("9\n99999999\n", TraceKind.COUNTS, None, "asks for 100000008 requests; must be at most"),
         ("a,b\n1,2\n", TraceKind.COUNTS, "c", "no column 'c'; it has a, b"),
         ("a,b\n1,2\n3\n", TraceKind.COUNTS, "b", "line 3: count '' is not an integer"),
         ("", TraceKind.COUNTS, "c", "no column 'c'"),

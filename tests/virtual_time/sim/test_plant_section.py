@@ -133,6 +133,12 @@ def test_faults(old, new, line):
         (", load: {profile: 10-20, step: 30}", "", "plant.models: no load"),
         ("cost: 0.02, ", "", "plant.models.m.cost: missing, and no `profile` has it"),
         (
+            "profile: 10-20, step: 30",
+            "trace: /nowhere",
+            "plant.models.m.load: trace /nowhere: cannot be read: No such file",
+        ),
+        ("10-20, step: 30", "1e9", "plant.models.m.load: 6e+10 requests in 60 s: must be at most"),
+        (
             "{cores: 2}",
             "{cores: 2, backend: docker, gpus: 1}",
             "plant.models.m.gpu_time: missing, and no `profile` has it",
