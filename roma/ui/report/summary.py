@@ -66,7 +66,7 @@ class ModelSummary:
         within = milliseconds(self.sla)
         if self.budget is None or self.statistic is Statistic.EACH:
             return f"{self.statistic.value} ≤ {within}"
-        return f"{100 * (1 - self.budget):.4g} % ≤ {within}"
+        return f"{100 * (1 - self.budget):.7g} % ≤ {within}"
 
     @property
     def broken_share(self) -> float:

@@ -259,6 +259,7 @@ def test_a_promise_is_kept_within_what_its_statistic_lets_pass(run, seconds, fir
         ("p95", 0.3, "70 % ≤ 500 ms"),
         ("p99", None, "99 % ≤ 500 ms"),
         ("p99", 0.0005, "99.95 % ≤ 500 ms"),
+        ("p99", 1e-6, "99.9999 % ≤ 500 ms"),
         ("each", None, "each ≤ 500 ms"),
         ("mean", None, "mean ≤ 500 ms"),
     ],
