@@ -198,6 +198,8 @@ def _decode_whole(value: Any, spec: ServingTensorSpec) -> Array | None:
         bounds = np.iinfo(target)
         if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
             return None
+    else:  # a large integer is rounded to a double first, as by RapidJSON and the walk
+        array = array.astype(np.float64, copy=False)
     with np.errstate(over="ignore"):
         return array.astype(target)
 

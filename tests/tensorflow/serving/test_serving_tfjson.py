@@ -231,8 +231,14 @@ def test_a_type_that_json_cannot_carry_is_unimplemented():
     assert refused.value.code is Code.UNIMPLEMENTED
 
 
-def test_the_whole_array_path_and_the_walk_agree():
-    body = orjson.dumps({"instances": np.linspace(-1e9, 1e9, 24).reshape(2, 3, 4).tolist()})
+@pytest.mark.parametrize(
+    "numbers",
+    # Half of the integers have another float than their doubles have.
+    [np.linspace(-1e9, 1e9, 24), 2**60 + 2**36 + np.arange(-12, 12)],
+    ids=["doubles", "integers"],
+)
+def test_the_whole_array_path_and_the_walk_agree(numbers):
+    body = orjson.dumps({"instances": numbers.reshape(2, 3, 4).tolist()})
     fast, _ = tfjson.decode_predict(jsontext.parse(body), DEEP)
     # A boolean anywhere in the body forces the walk.
     slow, _ = tfjson.decode_predict(jsontext.parse(body[:-1] + b',"walk":true}'), DEEP)
