@@ -128,10 +128,7 @@ class Models:
             for version in new:
                 self._load(version)
             # Labels first: at this moment both the old and the new ones name versions that serve.
-            self._labels = {
-                name: source.labels if _serves(table[name]) else self._labels.get(name, {})
-                for name, source in sources.items()
-            }
+            self._labels = {n: self._moved(n, s.labels, table[n]) for n, s in sources.items()}
             self._models = {name: self._settled(name, served) for name, served in table.items()}
             self.on_change()
             failed = [version for version in new if version.state is VersionState.END]
@@ -155,6 +152,20 @@ class Models:
         return {
             number: version if version.state is VersionState.AVAILABLE else known[number]
             for number, version in served.items()
+        }
+
+    def _moved(
+        self, name: str, labels: Mapping[str, int], served: Mapping[int, Version]
+    ) -> Mapping[str, int]:
+        """Return a model's new labels; one whose version cannot be loaded stays where it is."""
+        former = self._labels.get(name, {})
+        if not _serves(served):
+            return former
+        return {
+            label: number
+            if served[number].state is VersionState.AVAILABLE
+            else former.get(label, number)
+            for label, number in labels.items()
         }
 
     def _load(self, version: Version) -> None:

@@ -166,8 +166,8 @@ def test_a_label_moves_when_its_version_has_been_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "load", load)
     monkeypatch.setattr(models, "warm_up", lambda *_: None)
 
-    def source(version):
-        return {"m": Source(tmp_path, {"stable": version}, lambda _: ())}
+    def source(version, *others):
+        return {"m": Source(tmp_path, {"stable": version}, lambda _: others)}
 
     served = Models(source(1))
     served.load(1)
@@ -176,7 +176,10 @@ def test_a_label_moves_when_its_version_has_been_loaded(tmp_path, monkeypatch):
     with pytest.raises(ModelLoadError, match="m version 3: no model"):
         served.follow(source(3))
     assert served.find(stable)[0] == 2
-    assert found == [1, 2]
+    with pytest.raises(ModelLoadError, match="m version 3: no model"):
+        served.follow(source(3, 2))
+    assert served.find(stable)[0] == 2
+    assert found == [1, 2, 2]
 
 
 def test_a_label_that_moves_while_it_is_looked_up_is_found(tmp_path, monkeypatch):
