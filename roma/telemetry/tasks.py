@@ -4,6 +4,9 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Coroutine
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 @contextlib.asynccontextmanager
@@ -28,6 +31,16 @@ async def until_one_ends(*works: Awaitable[object]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()
+
+
+async def to_end(work: Coroutine[object, object, Result]) -> Result:
+    """Return what `work` returns; a caller that is cancelled waits until it has ended."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
 
 
 def stop_signal() -> asyncio.Event:

@@ -91,6 +91,8 @@ class Broker:
         # of one would be back before the other's quota is lower, which the kernel then refuses.
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._changes: Counter[str] = Counter()
+        # A container must not be created after it was removed.
+        self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         # One skipped tick is no silence.
         self._lease = max(worker.containers.lease, LEAST_LEASE * config.period(worker))
         self._bursts = Bursts(config, worker)
@@ -133,6 +135,11 @@ class Broker:
     async def create(self, name: str) -> None:
         """Create an executable's container and start it; one that matches roma.yaml is kept."""
         executable = self._known(name)
+        async with self._making[name]:
+            await self._create(executable)
+
+    async def _create(self, executable: Executable) -> None:
+        name = executable.name
         assert executable.container is not None
         body = specification(self._config, self._worker, executable)
         try:
@@ -162,16 +169,17 @@ class Broker:
 
         This includes one that is no longer in roma.yaml, as long as its labels mark it as ours.
         """
-        self._checked.pop(name, None)
-        try:
-            if name in self._executables:
-                found = await self._container(name)
-            else:
-                found = (await self.containers())[name].id
-        except (NotFound, KeyError):
-            return
-        self._checked.pop(name, None)
-        await self._engine.remove(found)
+        async with self._making[name]:
+            self._checked.pop(name, None)
+            try:
+                if name in self._executables:
+                    found = await self._container(name)
+                else:
+                    found = (await self.containers())[name].id
+            except (NotFound, KeyError):
+                return
+            self._checked.pop(name, None)
+            await self._engine.remove(found)
 
     async def watch_lease(self) -> None:
         """Grant safe shares whenever the supervisor has been silent for too long; never returns."""

@@ -21,6 +21,7 @@ import aiohttp
 from roma.config.workers import DockerConfig
 from roma.domain.errors import ConfigError, EngineError
 from roma.telemetry.reachability import reason
+from roma.telemetry.tasks import to_end
 from roma.telemetry.threads import in_thread
 from supervisor.broker.containers import UNKNOWN
 from supervisor.broker.tunnel import tunnel
@@ -76,10 +77,15 @@ class Engine:
         return found
 
     async def create(self, name: str, specification: Mapping[str, Any]) -> str:
-        """Create a container; return its id."""
-        made = await self._in_thread(
-            f"create {name}",
-            lambda client: client.create_container_from_config(dict(specification), name),
+        """Create a container; return its id.
+
+        A caller that is cancelled waits for the answer, since the engine goes on.
+        """
+        made = await to_end(
+            self._in_thread(
+                f"create {name}",
+                lambda client: client.create_container_from_config(dict(specification), name),
+            )
         )
         if not isinstance(made, dict) or "Id" not in made:
             raise EngineError(f"engine {self._address}: create {name}: {UNKNOWN}")

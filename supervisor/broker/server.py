@@ -137,7 +137,9 @@ async def _listening(
     application: web.Application, path: Path, callers: frozenset[int]
 ) -> AsyncIterator[None]:
     """Listen on a socket file; refuse one on which another broker listens."""
-    runner = web.AppRunner(application, access_log=None)
+    # A launcher that goes while an image is on its way wants no container any more.
+    is_launcher_s = path.name == LAUNCHER
+    runner = web.AppRunner(application, access_log=None, handler_cancellation=is_launcher_s)
     await runner.setup()
     try:
         try:
