@@ -81,8 +81,11 @@ class LoopResponse:
 
     @property
     def swing(self) -> float:
-        """Peak to peak of τ in s over the last thirty periods: 0 once everything is at rest."""
-        return float(np.ptp(self.response[-30:]))
+        """Peak to peak of τ in s over the last thirty periods: 0 once everything is at rest.
+
+        Of a short run they are fewer: the step itself is no swing.
+        """
+        return float(np.ptp(self.response[self.time > self.scenario.at][-30:]))
 
     @property
     def worst(self) -> float:

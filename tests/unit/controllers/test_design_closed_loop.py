@@ -79,6 +79,14 @@ def test_a_gpu_that_joins_is_paid_back_in_cores():
     assert run.response[20] < 0.75 * POINT.response_time
 
 
+def test_the_step_of_a_short_run_is_no_swing():
+    """At rest before the step and after it, at another response time."""
+    time = np.arange(40.0)
+    response = np.where(time > 20, 0.4, 0.3)
+    run = closed_loop.LoopResponse(LoopScenario(at=20.0), time, response, response, response)
+    assert run.swing == 0
+
+
 def test_the_papers_gains_swing_where_eq_12_settles():
     late = {"dead_time": 2, "rate": 5.0, "seconds": 600.0}
     swinging = closed_loop.main(POINT, replace(BY_HAND, **late))
