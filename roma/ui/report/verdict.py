@@ -96,7 +96,9 @@ def _brief(episodes: Sequence[Episode], clock: Clock) -> str:
     e, models = episodes[0], len({e.model for e in episodes})
     count = f"{len(episodes)} {_plural('episode', len(episodes))}"
     whose = e.model if models == 1 else f"{models} models"
-    worst = f" ({milliseconds(e.worst)}, promised {milliseconds(e.sla)})" if e.worst else ""
+    worst = f" ({share(e.broken_share)} of requests broke the promise)"
+    if e.worst is not None and e.worst > e.sla:
+        worst = f" ({milliseconds(e.worst)}, promised {milliseconds(e.sla)})"
     which = "" if len(episodes) == 1 else ", the worst"
     also = "" if models == 1 else f" of {e.model}"
     return (

@@ -224,6 +224,23 @@ def test_the_verdict_names_who_broke_it_when_and_why(run):
     ]
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (SLOW, "(900 ms, promised 500 ms)"),
+        ({"refused": 5}, "(20 % of requests broke the promise)"),  # its answers were in time
+    ],
+)
+def test_a_brief_episode_is_told_by_what_was_broken(run, change, told):
+    found = run(calm_but({5: change}))
+    clock = Clock(found.whole, virtual=False)
+    _, said = verdict(found, summaries(found), episodes(found), clock)
+    assert said == (
+        "Over the whole run m kept within what was promised in spite of 1 episode "
+        f"from 14:13:24 to 14:13:25 {told}."
+    )
+
+
 def test_a_model_whose_requests_only_wait_kept_nothing(run):
     hung = {"model": "hung", "answered": 0, "response": None, "waiting": 5}
     found = run(calm_but({}) + [second(t, **hung, age=float(t)) for t in range(1, 31)])
