@@ -1,4 +1,4 @@
-"""What a command needs beyond ROMA's own dependencies."""
+"""Extras: packages that some commands need beyond ROMA's own dependencies."""
 
 from importlib.util import find_spec
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -50,16 +51,19 @@ async def answers():
 )
 async def test_a_reading_that_no_cgroup_has_is_none(answers, text, caplog):
     texts, meters = answers
-    texts += [text, SOUND]
+    texts += [text]
     pods, found = {"a@w": parse(pod("a"), "model-server")}, []
 
     def has_read():
         found.append(meters.read(pods)["a@w"])
         return found[-1] is not None
 
+    told = "an answer to GET /roma/v1/cpu that is no reading"
+    await until(lambda: has_read() or told in caplog.text)
+    assert found[-1] is None
+    texts[:] = [SOUND]
     await until(has_read)
     assert (found[-1].cores, found[-1].usage) == (0.5, 3.0)
-    assert "an answer to GET /roma/v1/cpu that is no reading" in caplog.text
 
 
 async def test_nothing_is_kept_of_a_pod_that_went_while_it_could_not_be_read(answers):
@@ -194,5 +198,6 @@ async def test_what_cannot_be_reached_is_told_once(caplog, ip):
         await until(lambda: meters.read(pods)["a@w"] is None and caplog.records)
         await asyncio.sleep(0.1)
         meters.read(pods)
-    assert len(caplog.messages) == 1
+    # On a busy machine an answer may also be late: that is another reason.
+    assert all(one != another for one, another in itertools.pairwise(caplog.messages))
     assert caplog.messages[0].startswith("executable a@w: its CPU use is unknown: ")

@@ -41,7 +41,7 @@ def test_what_is_refused_shows_no_progress(load, arguments, line):
 
 def test_too_much_load_names_its_option(load):
     done = load("m", "--profile", "1e9")
-    assert str(done.exception) == "--profile = 1e9: 1e+09 requests: must be at most 1e+07"
+    assert str(done.exception) == "--profile = 1e9: 1000000000 requests: must be at most 10000000"
 
 
 def test_a_seed_is_not_negative(load):

@@ -36,7 +36,12 @@ def test_a_byte_order_mark_belongs_to_no_value(trace: Path) -> None:
         ("1\n-2\n", TraceKind.COUNTS, None, "line 2: count '-2' is not an integer >= 0"),
         ("1\n2.5\n", TraceKind.COUNTS, None, "line 2: count '2.5' is not an integer"),
         ("1234567890\n", TraceKind.COUNTS, None, "'1234567890' is not an .* of at most 9 digits"),
-        ("10000001\n", TraceKind.COUNTS, None, "10000001 requests: must be at most 10000000$"),
+        (
+            "10000001\n",
+            TraceKind.COUNTS,
+            None,
+            "asks for 10000001 requests; must be at most 10000000$",
+        ),
         ("1\nsoon\n", TraceKind.TIMESTAMPS, None, "line 2: timestamp 'soon' is not a number"),
         ("x" * 1000, TraceKind.TIMESTAMPS, None, f"line 1: timestamp '{'x' * 40}' is not a number"),
         ("1\n10000002\n", TraceKind.TIMESTAMPS, None, "lasts 10000001 s; must be at most 10000000"),
