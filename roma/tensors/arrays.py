@@ -147,13 +147,12 @@ def check_shape(array: Array, spec: ServingTensorSpec) -> None:
     """Refuse an array that the signature does not allow; raises RequestError.
 
     For the Open Inference Protocol and for planned devices: TensorFlow Serving's own APIs leave
-    shapes to the graph. [batch] is accepted unchanged where [batch, 1] is expected.
+    shapes to the graph.
     """
     if spec.shape is None:
         return
-    shape = array.shape + (1,) * (len(spec.shape) - array.ndim)
-    if len(shape) != len(spec.shape) or any(
-        want not in (-1, got) for got, want in zip(shape, spec.shape, strict=True)
+    if array.ndim != len(spec.shape) or any(
+        want not in (-1, got) for got, want in zip(array.shape, spec.shape, strict=True)
     ):
         raise RequestError(
             f'Input "{spec.name}" has shape {_shape_text(array.shape)}, '

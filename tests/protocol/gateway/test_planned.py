@@ -109,7 +109,7 @@ async def test_a_batch_of_numbers_is_no_batch_of_vectors(harness):
         worker={"models": {"m": Signature(spec, spec)}}, models=["m"]
     )
     found = await error(harness.predict(b'{"instances": [1, 2]}'))
-    assert found == (400, "input x: shape = [2]: must be [-1, 1]")
+    assert found == (400, 'Input "x" has shape [2], expected [-1,1]')
     assert (await deployment.ask([1], [2]))[0] == 200
 
 

@@ -173,6 +173,7 @@ async def test_errors_say_what_is_wrong(triton):
     async with triton("half", "two") as client:
         x = client.tensor("x", "FP32", np.zeros(1, np.float32))
         wide = client.tensor("x", "FP32", np.zeros((1, 2), np.float32))
+        scalar = client.tensor("x", "FP32", np.zeros((), np.float32))
         long = client.tensor("x", "INT64", np.zeros(1, np.int64))
         other = client.tensor("z", "FP32", np.zeros(1, np.float32))
         for model, inputs, options, code, text in (
@@ -184,6 +185,7 @@ async def test_errors_say_what_is_wrong(triton):
             ("half", [x], {"parameters": {"signature_name": "no"}}, bad,
              "model half has no signature 'no'"),
             ("half", [wide], {}, bad, 'Input "x" has shape [1,2], expected [-1]'),
+            ("half", [scalar], {}, bad, 'Input "x" has shape [], expected [-1]'),
             ("half", [long], {}, bad, 'Input "x" is INT64, expected FP32'),
             ("half", [x, other], {}, bad, "model half has no input 'z'"),
             ("half", [x, x], {}, bad, 'Input "x" was sent twice'),
