@@ -27,7 +27,7 @@ from roma.config.placement import executables, on_worker
 from roma.config.reload import ConfigWatch
 from roma.config.schema import Config
 from roma.config.watched_file import LOOK
-from roma.deploy.child import GRACE, MODULE, Child
+from roma.deploy.child import GRACE, LONGEST_DELAY, MODULE, Child
 from roma.deploy.config_snapshot import write
 from roma.deploy.cpu_weight import last_until_ready
 from roma.deploy.launchers import LAUNCHERS, Launched
@@ -345,25 +345,31 @@ async def _announce(deployment: Deployment) -> None:
 
 
 async def _follow(deployment: Deployment, file: Path, told: asyncio.Event) -> None:
-    """Apply the file's models when it changes or once `told`; log a failure once, and retry."""
-    watch = ConfigWatch(file, deployment.config)
+    """Apply the file's models when it changes or once `told`; log a failure once, and retry.
+
+    With growing pauses: at each attempt every program reads the whole file.
+    """
+    watch, clock = ConfigWatch(file, deployment.config), asyncio.get_running_loop().time
     pending: Config | None = None
-    said = ""
+    said, pause, due = "", LOOK, 0.0
     while True:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(told.wait(), LOOK)
         if again := told.is_set():
             log.info("SIGHUP: reading %s", file)
         told.clear()
-        pending = watch.look(again=again) or pending
-        if pending is None:
+        new = watch.look(again=again)
+        if new is not None or again:
+            pending, pause, due = new or pending, LOOK, 0.0
+        if pending is None or clock() < due:
             continue
         try:
             await deployment.follow(pending)
         except (LaunchError, ConfigError) as error:
             if str(error) != said:
                 log.error("%s: not all of it is in force yet: %s", file, error)
-            said = str(error)
+            said, pause = str(error), min(2 * pause, LONGEST_DELAY)
+            due = clock() + pause
         else:
             pending, said = None, ""
 

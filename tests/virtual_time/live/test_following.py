@@ -7,6 +7,7 @@ import pytest
 
 from roma.config import schema
 from roma.deploy import up
+from roma.domain.errors import LaunchError
 
 pytestmark = pytest.mark.looptime
 
@@ -35,3 +36,31 @@ async def test_a_token_that_is_being_replaced_ends_nothing(tmp_path, caplog):
     assert await tried(tmp_path / "roma.yaml", 10) is None
     (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
     assert f"not all of it is in force yet: tokens.exchange: {tmp_path}/token: cannot be" in line
+
+
+class Refusing:
+    """A deployment that cannot follow, and notes when it was asked to."""
+
+    def __init__(self, config):
+        self.config, self.times = config, []
+
+    async def follow(self, _):
+        self.times.append(asyncio.get_running_loop().time())
+        raise LaunchError("another program has a container of that name")
+
+
+async def test_what_stays_impossible_is_tried_with_growing_pauses_and_at_once_when_told(
+    tmp_path, caplog
+):
+    file, told = tmp_path / "roma.yaml", asyncio.Event()
+    file.write_text(ONE)
+    deployment = Refusing(schema.load(file))
+    file.write_text(TWO)
+    following = asyncio.create_task(up._follow(deployment, file, told))
+    await asyncio.sleep(100)
+    assert deployment.times == pytest.approx([1, 3, 7, 15, 31, 61, 91], abs=1)
+    told.set()
+    await asyncio.sleep(0.5)
+    assert deployment.times[7:] == pytest.approx([100], abs=0.1)
+    following.cancel()
+    assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 1
