@@ -41,7 +41,7 @@ def command(
     if not lines:
         console.print(
             f"Nothing was decided for {model} in the last {seconds:g} s: "
-            "no supervisor controls its executables."
+            "no supervisor controls its executables, or its periods are longer."
         )
 
 

@@ -227,6 +227,16 @@ def test_explain_tells_decisions_and_refusals_in_their_order(roma):
     assert silent.startswith("The supervisor of v does not answer (status 500)")
 
 
+def test_explain_blames_no_supervisor_that_only_decides_less_often(roma):
+    nothing = {"decisions": [], "refusals": {"photos": []}, "silent": {}}
+    with serving({"/control/v1/decisions": (200, nothing)}) as url:
+        done = roma("explain", "photos", "--seconds", "1", "--url", url)
+    assert done.stdout == (
+        "Nothing was decided for photos in the last 1 s: "
+        "no supervisor controls its executables, or its periods are longer.\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
