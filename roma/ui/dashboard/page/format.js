@@ -60,7 +60,7 @@ export function percent(share) {
  * @param {{budget: Maybe, statistic: string}} row */
 export function covered(row) {
   if (row.budget == null) return row.statistic;
-  return `for ${Number((100 * (1 - row.budget)).toPrecision(4))} %`;
+  return `for ${Number((100 * (1 - row.budget)).toPrecision(7))} %`;
 }
 
 const CLOCK = new Intl.DateTimeFormat('en-GB', { timeStyle: 'medium' });
