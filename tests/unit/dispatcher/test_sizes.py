@@ -352,7 +352,9 @@ class Others:
 
 
 @pytest.mark.parametrize("rate", [0.5, 60], ids=["idle", "busy"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 5))]
+)
 def test_batches_that_would_hold_a_model_cost_the_others_half_a_point_at_most(rate, seed):
     without = Others(rate, batch=0, seed=seed).share()
     assert Others(rate, batch=LARGE, seed=seed).share() <= without + 0.005

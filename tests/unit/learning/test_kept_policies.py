@@ -25,6 +25,7 @@ def test_they_are_for_the_devices_of_the_setting(kinds):
     assert found.training.score > found.training.teacher
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kinds", "rate", "seconds"), [(SINGLE, 28, 600), (CLUSTER, 230, 60)])
 def test_they_beat_the_heuristics_under_load(kinds, rate, seconds):
     def quality(kind, **options):
