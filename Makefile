@@ -67,7 +67,7 @@ demo: $(DEMO)  ## Two real models under a stepping load, kept under their SLAs (
 compare: $(DEMO)  ## The demo, and the same load again under the law `rules`.
 	$(BIN)/roma demo --compare
 
-test: $(DEV)  ## Tests without an engine, a browser or a framework (3 to 6 minutes on two cores).
+test: $(DEV)  ## Tests without an engine, a browser or a framework (3 to 5 minutes on two cores).
 	$(BIN)/pytest $(PARALLEL) -m "not long" $(FAST)
 
 test-all: $(DEV) $(BUILD)  ## All tests: those, real models, containers and browsers; the decisions once more, compiled.
