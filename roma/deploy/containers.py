@@ -63,7 +63,7 @@ class WorkerContainers:
         """Remove all of them, including those of a half-finished change."""
 
         async def remove(name: str) -> None:
-            # Another program's container of that name is left alone, as `create` has said.
+            # Another program's container of that name stays, as `create` has said.
             with contextlib.suppress(BrokerRefused):
                 await self._owner.remove(name)
 
