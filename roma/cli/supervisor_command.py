@@ -17,11 +17,9 @@ def command(
 ) -> None:
     """Run a supervisor: controllers, sharing and actuation of one worker.
 
-    Without --worker it controls all workers of backend kubernetes, if there are no others.
+    Without --worker it controls all workers of backend kubernetes, or the file's only worker.
     """
     loaded = program(file)
-    if worker is None and all(w.is_discovered for w in loaded.workers):
-        chosen = loaded.workers
-    else:
-        chosen = (loaded.worker(worker),)
+    chosen = () if worker is not None else loaded.discovered
+    chosen = chosen or (loaded.worker(worker),)
     asyncio.run(app.run(loaded, chosen, file, insecure=insecure))

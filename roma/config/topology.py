@@ -72,8 +72,13 @@ class Topology(Section):
     plant: PlantConfig | None = None
     """The plant that `roma simulate` simulates; nothing else reads it."""
 
+    @property
+    def discovered(self) -> tuple[WorkerConfig, ...]:
+        """The workers whose executables come and go; one supervisor controls all of them."""
+        return tuple(w for w in self.workers if w.is_discovered)
+
     def control_port(self, worker: WorkerConfig) -> int:
-        """Return the port of a worker's supervisor; one serves all workers that are discovered."""
+        """Return the port of a worker's supervisor, which those that are discovered share."""
         return self.control.port + next(
             i
             for i, w in enumerate(self.workers)

@@ -246,13 +246,13 @@ class Deployment:
         ]
 
     def _supervisors(self) -> list[Child]:
-        """Return the supervisors: one per worker, but one for all if all are discovered."""
+        """Return the supervisors: one per worker, but one for all that are discovered."""
         base = ["supervisor", str(self._file), *self._options]
-        if all(w.is_discovered for w in self.config.workers):  # they have one port
-            return [self._program("supervisor", base)]
-        return [
+        found = [self._program("supervisor", base)] if self.config.discovered else []
+        return found + [
             self._program(f"supervisor.{w.name}", [*base, "--worker", w.name])
             for w in self.config.workers
+            if not w.is_discovered
         ]
 
     def _program(self, name: str, arguments: list[str], grace: float = GRACE) -> Child:

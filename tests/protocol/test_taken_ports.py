@@ -1,5 +1,6 @@
 """Faults of `roma up`, such as a port that another program has, name the key."""
 
+import asyncio
 import contextlib
 import socket
 
@@ -8,10 +9,12 @@ import yaml
 
 from roma.config import schema
 from roma.config.placement import executables
+from roma.deploy.config_snapshot import write
 from roma.deploy.model_servers import model_server
 from roma.deploy.up import Deployment, _check_ports, deployed
 from roma.domain.errors import LaunchError
 from roma.tools.demo.ports import free_ports
+from supervisor.live import app
 
 FILE = """
 models: {{m: {{path: /nowhere, sla: {{response_time: 1}}}}}}
@@ -101,3 +104,25 @@ def test_a_directory_of_sockets_that_cannot_be_made_is_named_with_its_worker(tmp
     named = f"^workers.a.sockets = {tmp_path}/file/s: cannot be made: Not a directory$"
     with pytest.raises(LaunchError, match=named):
         model_server(executable, None, config.gateway.max_body_bytes, None)
+
+
+def test_workers_of_a_cluster_share_a_supervisor_beside_others(roma, monkeypatch, tmp_path):
+    """If each had one, all would listen at one port."""
+    node = {"cores": 1, "backend": "kubernetes"}
+    document = yaml.safe_load(FILE.format(*free_ports(4), processes=1))
+    document["workers"] += [{"name": n, "node": f"node-{n}", **node} for n in "cd"]
+    config = schema.parse(yaml.safe_dump(document))
+    write(config, file := tmp_path / "roma.yaml")
+    started = []
+
+    async def commands():
+        return [child._argv[4:] for child in Deployment(config, file, None, None).supervisors]
+
+    async def run(config, workers, *_, **_options):
+        started.append(([w.name for w in workers], config.control_port(workers[0])))
+
+    monkeypatch.setattr(app, "run", run)
+    for arguments in asyncio.run(commands()):
+        assert roma(*arguments).returncode == 0
+    first = config.control.port
+    assert sorted(started) == [(["a"], first), (["b"], first + 1), (["c", "d"], first + 2)]

@@ -50,7 +50,7 @@ class NodePool:
     def __init__(self, config: Topology, worker: WorkerConfig) -> None:
         assert worker.nodeSelector is not None
         self._worker = worker
-        self._is_alone = sum(w.is_discovered for w in config.workers) == 1
+        self._is_alone = len(config.discovered) == 1
         self._executables = _Executables(worker)
         self._listed: dict[str, NodeWorker] = {}
         self.bounds = NO_BOUNDS
