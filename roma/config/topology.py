@@ -154,10 +154,10 @@ class Topology(Section):
     def decides_early(self, worker: WorkerConfig) -> bool:
         """Return True if its supervisor ends a period when a queue has outgrown its cores.
 
-        Only the default law takes periods of any length, and an API server or an engine on another
-        host is read once a period.
+        Only the default law takes periods of any length, and an engine on another host is read once
+        a period.
         """
-        return self.control.law == LATE_SHARE and not worker.is_remote
+        return self.control.law == LATE_SHARE and not worker.has_remote_engine
 
     @property
     def reaction(self) -> float:

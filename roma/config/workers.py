@@ -326,11 +326,14 @@ class WorkerConfig(Section):
         return self.backend in (BackendKind.PROCESS, BackendKind.STATIC)
 
     @property
+    def has_remote_engine(self) -> bool:
+        """True if its model servers are containers of an engine on another host."""
+        return self.backend is BackendKind.DOCKER and self.containers.remote
+
+    @property
     def is_remote(self) -> bool:
         """True if its model servers run on another host than their supervisor."""
-        if self.backend is BackendKind.DOCKER:
-            return self.containers.remote
-        return self.backend is BackendKind.KUBERNETES
+        return self.has_remote_engine or self.backend is BackendKind.KUBERNETES
 
     @property
     def containers(self) -> DockerConfig:

@@ -54,7 +54,9 @@ def _context(
 def session(context: ssl.SSLContext | None, timeout: float | None = None) -> ClientSession:
     """Return a client session with this context; `timeout` is for a whole call, in seconds."""
     return ClientSession(
-        connector=TCPConnector(ssl=True if context is None else context),
+        # For each worker a call waits at each dispatcher until cores are needed: those of a hundred
+        # would let no report pass a bound.
+        connector=TCPConnector(ssl=True if context is None else context, limit=0),
         timeout=ClientTimeout(total=timeout),
     )
 

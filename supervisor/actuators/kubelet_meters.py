@@ -79,10 +79,12 @@ class KubeletMeters:
         self._asking = Asking(self._ask, period=period, at=ASK_AT)
         self._said = ""
 
-    def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
+    async def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
         """Return the readings that have arrived since the last call."""
-        now = asyncio.get_running_loop().time()
         self._host = next((pod.host for pod in pods.values() if pod.host), self._host)
+        if self._asking.is_due:  # an early tick
+            await self._asking.hasten()
+        now = asyncio.get_running_loop().time()
         self._asking.on_tick(now)
         newest, self._newest = self._newest, {}
         return {

@@ -43,12 +43,15 @@ class PodConnection(asyncio.Protocol):
         self._lost = asyncio.Event()
         self.is_waiting = False
         """True while an answer is awaited."""
+        self.asked_at = 0.0
+        """Time of the last question on the loop's clock."""
         self.is_closed = False
 
     def ask(self) -> None:
         """Ask the question; none may be waiting for its answer."""
         assert not self.is_waiting
         self.is_waiting = True
+        self.asked_at = asyncio.get_running_loop().time()
         if self._transport is not None:
             self._send(self._transport)
         else:

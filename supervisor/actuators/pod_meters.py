@@ -1,10 +1,12 @@
 """Granted and used CPU time of pods, as their own model servers read it from their cgroups.
 
 They are asked in the background, half a period before a tick, which takes the answers that have
-arrived and waits for none: a server that is out of quota answers late.
+arrived and waits for none: a server that is out of quota answers late. A tick that comes early
+asks, and waits a little.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +15,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from roma.kubernetes.pods import CPU_PATH, Pod
-from supervisor.actuators.asking import Asking
+from supervisor.actuators.asking import EARLY_WAIT, Asking
 from supervisor.actuators.pod_connection import PodConnection
 from supervisor.executables import Reading
 
@@ -36,17 +38,25 @@ class ServerMeters:
 
     def __init__(self, *, port: int, period: float) -> None:
         self._port = port
+        self._period = period
         self._newest: dict[str, tuple[float, Reading]] = {}
         self._pods: Mapping[str, Pod] = {}
-        # The first question is asked at once, the others between two ticks.
-        self._asking = Asking(self._ask, period=period, at=ASK_AT - 1)
+        self._asking = Asking(self._ask, period=period, at=ASK_AT, at_once=True)
         self._connections: dict[str, PodConnection] = {}
         self._unread: dict[str, str] = {}
+        self._awaited: set[str] = set()
+        self._settled = asyncio.Event()
+        """Set when no answer is awaited."""
 
-    def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
+    async def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
         """Return the readings that have arrived since the last call; ask these pods from now on."""
-        now = asyncio.get_running_loop().time()
         self._pods = pods
+        if self._asking.is_due:  # an early tick
+            await self._asking.hasten()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(EARLY_WAIT * self._period):
+                    await self._settled.wait()
+        now = asyncio.get_running_loop().time()
         self._unread = {name: why for name, why in self._unread.items() if name in pods}
         self._asking.on_tick(now)
         newest, self._newest = self._newest, {}
@@ -67,14 +77,19 @@ class ServerMeters:
     async def _ask(self) -> None:
         for name in [name for name in self._connections if name not in self._pods]:
             self._connections.pop(name).close()
+        self._awaited = set(self._pods)
+        self._settled.clear()
         for name, pod in self._pods.items():
-            self._connection(name, (pod.ip, self._port)).ask()
+            connection = self._connection(name, (pod.ip, self._port))
+            if not connection.is_waiting:
+                connection.ask()
 
     def _connection(self, name: str, address: tuple[str, int]) -> PodConnection:
         """Return the open connection to a model server, or a new one."""
         known = self._connections.get(name)
         if known is not None:
-            if known.is_waiting:
+            now = asyncio.get_running_loop().time()
+            if known.is_waiting and now - known.asked_at >= ASK_AT * self._period:
                 known.close()
                 self._complain(name, "no answer in time")
             if not known.is_closed and known.address == address:
@@ -83,12 +98,19 @@ class ServerMeters:
 
         def answered(status: int, body: bytes) -> None:
             self._take(name, status, body)
+            self._settle(name)
 
         def failed(why: str) -> None:
             self._complain(name, why)
+            self._settle(name)
 
         found = self._connections[name] = PodConnection(address, CPU_PATH, answered, failed)
         return found
+
+    def _settle(self, name: str) -> None:
+        self._awaited.discard(name)
+        if not self._awaited:
+            self._settled.set()
 
     def _take(self, name: str, status: int, body: bytes) -> None:
         if status != 200:

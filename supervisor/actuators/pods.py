@@ -34,11 +34,11 @@ CALL_LIMIT: Final = 2.0
 """Seconds that a call may take: longer than a tick waits for it."""
 
 PATIENCE: Final = 2
-"""Ticks after which an unconfirmed limit is sent again, 1 m different: a kubelet that was away acts
-at once on a change, and otherwise only on its next full pass."""
+"""Control periods after which an unconfirmed limit is sent again, 1 m different: a kubelet that was
+away acts at once on a change, and otherwise only on its next full pass."""
 
 REFUSED_FOR: Final = 30
-"""Ticks for which a refused value is not asked for again."""
+"""Control periods for which a refused value is not asked for again."""
 
 NEEDED: Final = "in-place resize takes Kubernetes 1.33 or newer"
 
@@ -51,18 +51,21 @@ log = logging.getLogger(__name__)
 class PodMeters(Protocol):
     """Source of readings (`supervisor/actuators/pod_meters.py`)."""
 
-    def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
+    async def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
         """Return the readings that have arrived since the last call, by executable."""
 
 
 @dataclass(slots=True)
 class _LimitGrant:
-    """A limit that was asked for; `generation` is that of the pod with it, 0 if it was refused."""
+    """A limit that was asked for in the tick at time `at`.
+
+    `generation` is that of the pod with it, 0 if it was refused.
+    """
 
     uid: str
     millis: int
     generation: int
-    tick: int
+    at: float
     error: ActuationError | None = None
 
 
@@ -92,9 +95,12 @@ class PodActuator:
         self._node = node
         self._container = container
         self._bounds = bounds
+        self._period = period
         self._limit = period / 3
         """Seconds that a tick waits: a slow API server must not delay the tick after it."""
-        self._most = max(1, math.floor(MOST_PER_SECOND * period))
+        self._most = self._allowed = max(1.0, MOST_PER_SECOND * period)
+        """Changes that a tick may begin at most, and may begin now: ticks may come early."""
+        self._ticked_at = -math.inf
         self._may_act = may_act
         self._grants: dict[str, _LimitGrant] = {}
         self._asked: dict[str, list[int]] = {}
@@ -105,7 +111,6 @@ class PodActuator:
         self._told: dict[str, int] = {}
         """Millicores last reported as applied."""
         self._readings: Mapping[str, Reading | None] = {}
-        self._tick = 0
         self._turn = asyncio.Lock()
         """A single call at a time: of several at once a kubelet holds some for long."""
         self._pending: dict[str, asyncio.Task[ActuationError | None]] = {}
@@ -122,7 +127,7 @@ class PodActuator:
 
     async def read(self) -> Mapping[str, Reading | None]:
         """Read every pod: what its model server has reported since the last tick."""
-        self._readings = self._meters.read(self._pods())
+        self._readings = await self._meters.read(self._pods())
         return self._readings
 
     async def apply(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
@@ -130,8 +135,10 @@ class PodActuator:
 
         What is neither is on its way, and is returned by a later call.
         """
-        self._tick += 1
+        now = self._clock()
         self._give_up_waiting()
+        more = MOST_PER_SECOND * (now - self._ticked_at)
+        self._allowed, self._ticked_at = min(self._most, self._allowed + more), now
         pods = self._pods()
         self._forget(pods)
         failed = self._ended()
@@ -139,6 +146,10 @@ class PodActuator:
             failed |= self._moved(pods)
             failed |= await self._change(pods, cores)
         return self._confirmed(failed) | failed
+
+    @staticmethod
+    def _clock() -> float:
+        return asyncio.get_running_loop().time()
 
     def _pods(self) -> dict[str, Pod]:
         return {
@@ -186,7 +197,8 @@ class PodActuator:
             elif (error := self._error(name, pod)) is not None:
                 failed[name] = error
         wanted.sort(key=lambda entry: (entry[0] > 0, -abs(entry[0])))
-        chosen = wanted[: self._most]
+        chosen = wanted[: round(self._allowed)]
+        self._allowed -= len(chosen)
         for _, name, millis in chosen:
             call = asyncio.create_task(self._set(name, pods[name], millis))
             self._pending[name] = call
@@ -211,7 +223,7 @@ class PodActuator:
                 "as a VerticalPodAutoscaler does; take CPU out of its controlled resources"
             )
             log.warning("%s", found[name])
-            self._grants[name] = _LimitGrant(pod.uid, pod.limit, pod.generation, self._tick)
+            self._grants[name] = _LimitGrant(pod.uid, pod.limit, pod.generation, self._ticked_at)
         return found
 
     def _give_up_waiting(self) -> None:
@@ -221,6 +233,7 @@ class PodActuator:
         """
         for name in self._waiting:
             self._pending.pop(name).cancel()
+        self._allowed += len(self._waiting)
         self._waiting.clear()
 
     def _ended(self) -> dict[str, ActuationError]:
@@ -237,7 +250,7 @@ class PodActuator:
         grant, present = self._grants.get(name), pod.limit or 0
         if grant is not None and grant.error is not None:
             is_same = abs(wanted - grant.millis) <= _band(grant.millis)
-            if is_same and self._tick - grant.tick < REFUSED_FOR:
+            if is_same and self._periods_since(grant) < REFUSED_FOR:
                 return None
             return wanted
         if abs(wanted - present) > _band(present):
@@ -245,12 +258,15 @@ class PodActuator:
         if pod.is_settled or pod.resize:
             return None
         if grant is None:  # somebody else's change, or ours before a restart
-            self._grants[name] = _LimitGrant(pod.uid, present, pod.generation, self._tick)
-        elif self._tick - grant.tick >= PATIENCE:
+            self._grants[name] = _LimitGrant(pod.uid, present, pod.generation, self._ticked_at)
+        elif self._periods_since(grant) >= PATIENCE:
             # Less is within any quota, upper bound and sum of a node; more may be beyond it.
             least = max(pod.least, self._bounds.least)
             return present - 1 if present > least else present + 1
         return None
+
+    def _periods_since(self, grant: _LimitGrant) -> int:
+        return round((self._ticked_at - grant.at) / self._period)
 
     def _taken_back(self, name: str, pod: Pod) -> int | None:
         """Return the limit to ask for while the container is down: none above the last in force.
@@ -272,19 +288,18 @@ class PodActuator:
         path = f"/api/v1/namespaces/{self._watch.namespace}/pods/{pod.name}/resize"
         resources = {"limits": {"cpu": quantity(millis)}}
         body = {"spec": {"containers": [{"name": self._container, "resources": resources}]}}
-        clock = asyncio.get_running_loop().time
         try:
             async with self._turn:
                 self._waiting.discard(name)
                 if not self._may_act():
                     return None  # another supervisor has begun while this call waited
-                if clock() < self._rest[0]:
+                if self._clock() < self._rest[0]:
                     return self._rest[1]
                 self._asked[name] = [*self._asked.get(name, ()), millis][-MOST_ASKED:]
                 answer = await self._watch.client.patch(path, body, CALL_LIMIT)
             found = self._watch.take(answer)
             generation = pod.generation if found is None else found.generation
-            self._grants[name] = _LimitGrant(pod.uid, millis, generation, self._tick)
+            self._grants[name] = _LimitGrant(pod.uid, millis, generation, self._ticked_at)
             self._told.pop(name, None)
             async with asyncio.timeout(self._limit):
                 await self._watch.until(pod.name, lambda: self._is_over(pod, generation))
@@ -296,10 +311,10 @@ class PodActuator:
                     return None
                 error = ApiServerError(f"{error}: {NEEDED}", error.status)
             if error.retry_after:
-                self._rest = clock() + error.retry_after, error
+                self._rest = self._clock() + error.retry_after, error
             # 401 is about the credentials: the same value may be set once they are renewed.
             if not error.is_passing and error.status != 401:
-                self._grants[name] = _LimitGrant(pod.uid, millis, 0, self._tick, error)
+                self._grants[name] = _LimitGrant(pod.uid, millis, 0, self._ticked_at, error)
             return error
         return None
 

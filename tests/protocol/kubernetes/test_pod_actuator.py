@@ -17,7 +17,7 @@ from tests.support.waiting import until
 class NoMeters:
     """Reads nothing."""
 
-    def read(self, pods):
+    async def read(self, pods):
         return dict.fromkeys(pods)
 
 
@@ -27,7 +27,7 @@ class Kernel:
     def __init__(self, cores):
         self.cores = cores
 
-    def read(self, pods):
+    async def read(self, pods):
         return {name: Reading(self.cores, 0.0, 0, 0) for name in pods}
 
 
@@ -40,9 +40,22 @@ async def actuator(cluster):
     return made(cluster)
 
 
+class Ticking(PodActuator):
+    """Is applied after a period each time, on a clock of its own; or after `spared` of one."""
+
+    now = spared = 0.0
+
+    async def apply(self, cores):
+        self.now += self._period * (1 - self.spared)
+        return await super().apply(cores)
+
+    def _clock(self):
+        return self.now
+
+
 def made(cluster, **changes):
     arguments = {"worker": "w", "container": "model-server", "period": 1.0} | changes
-    cluster.actuators.append(PodActuator(cluster.watch, NoMeters(), **arguments))
+    cluster.actuators.append(Ticking(cluster.watch, NoMeters(), **arguments))
     return cluster.actuators[-1]
 
 
@@ -121,6 +134,18 @@ async def test_decreases_come_first_and_a_node_gets_ten_changes_a_second(cluster
     assert {name for name, _ in cluster.api.patches[10:]} == {f"p{i:02}" for i in range(1, 20, 2)}
 
 
+async def test_ticks_that_come_early_get_no_more_changes(cluster, actuator):
+    for i in range(20):
+        cluster.api.put(pod(f"p{i:02}"), "ADDED")
+    await until(lambda: len(cluster.watch.pods) == 23)
+    sent = []
+    for i in range(8):
+        actuator.spared = 0.75 if i else 0.0
+        await actuator.apply({f"p{k:02}@w": 0.5 + i / 50 for k in range(20)})
+        sent.append(len(cluster.api.patches))
+    assert sent == [10, 12, 15, 17, 20, 22, 25, 27]
+
+
 @pytest.mark.parametrize(
     ("cores", "least", "sent"),
     [
@@ -190,7 +215,7 @@ async def test_a_server_in_overload_is_called_again_when_it_wants(cluster, actua
         results = await actuator.apply(wanted)
         assert all("status 429: later" in str(results[name]) for name in wanted)
     assert len(cluster.api.patches) == 1
-    actuator._rest = 0.0, None  # the 30 s are over
+    actuator.now += 30
     assert await actuator.apply(wanted) == wanted
 
 

@@ -15,7 +15,16 @@ from supervisor.actuators.pod_meters import ServerMeters
 from tests.support.fake_api_server import pod
 from tests.support.waiting import until
 
+PODS = {"a@w": parse(pod("a"), "model-server")}
 SOUND = '{"cores": 0.5, "usage": 3, "periods": 7, "throttled": 1}'
+
+
+async def reads(meters, condition=lambda reading: reading is not None, pods=PODS):
+    """Read until a reading of pod a, or the want of one, fits the condition; return it."""
+    async with asyncio.timeout(60):
+        while not condition(found := (await meters.read(pods)).get("a@w")):
+            await asyncio.sleep(0.005)
+    return found
 
 
 @pytest.fixture
@@ -52,27 +61,19 @@ async def answers():
 async def test_a_reading_that_no_cgroup_has_is_none(answers, text, caplog):
     texts, meters = answers
     texts += [text]
-    pods, found = {"a@w": parse(pod("a"), "model-server")}, []
-
-    def has_read():
-        found.append(meters.read(pods)["a@w"])
-        return found[-1] is not None
-
     told = "an answer to GET /roma/v1/cpu that is no reading"
-    await until(lambda: has_read() or told in caplog.text)
-    assert found[-1] is None
+    assert await reads(meters, lambda found: found or told in caplog.text) is None
     texts[:] = [SOUND]
-    await until(has_read)
-    assert (found[-1].cores, found[-1].usage) == (0.5, 3.0)
+    found = await reads(meters)
+    assert (found.cores, found.usage) == (0.5, 3.0)
 
 
 async def test_nothing_is_kept_of_a_pod_that_went_while_it_could_not_be_read(answers):
     texts, meters = answers
     texts.append("{}")
-    pods = {"a@w": parse(pod("a"), "model-server")}
-    await until(lambda: not meters.read(pods)["a@w"] and meters._unread)
-    await until(lambda: not meters.read({}) and not meters._connections)
-    assert not meters.read({})
+    await reads(meters, lambda found: not found and meters._unread)
+    await reads(meters, lambda _: not meters._connections, {})
+    assert await meters.read({}) == {}
     assert not meters._unread
 
 
@@ -129,75 +130,78 @@ async def metering(port):
     ],
 )
 async def test_a_server_that_fails_is_told_once_and_asked_again(bad, why, caplog):
-    pods = {"a@w": parse(pod("a"), "model-server")}
     async with (
         scripted(bad, bad, http(SOUND)) as (port, _, opened),
         metering(port) as meters,
     ):
         if bad and b"503" in bad:  # on a connection that is kept
-            await until(lambda: not meters.read(pods)["a@w"] and caplog.records)
+            await reads(meters, lambda found: not found and caplog.records)
             opened[0].transport.abort()
-            await until(lambda: not meters.read(pods)["a@w"] and len(opened) > 1)
+            await reads(meters, lambda found: not found and len(opened) > 1)
             opened[1].transport.abort()
-        await until(lambda: meters.read(pods)["a@w"] is not None)
+        await reads(meters)
     told = [record.getMessage() for record in caplog.records if why in record.getMessage()]
     assert told[0].startswith(f"executable a@w: its CPU use is unknown: {why}")
     assert bad == http("", "503 Service Unavailable") or len(told) == len(caplog.records) == 1
 
 
 async def test_a_connection_is_kept_for_as_long_as_its_server_keeps_it():
-    pods = {"a@w": parse(pod("a"), "model-server")}
     async with (
         scripted(http(SOUND, more="Connection: close\r\n"), http(SOUND)) as (port, asked, opened),
         metering(port) as meters,
     ):
         for _ in range(4):
-            await until(lambda: meters.read(pods)["a@w"] is not None)
+            await reads(meters)
         assert asked[0] == f"GET {CPU_PATH} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
         assert len(opened) == 2
 
 
 async def test_bytes_that_nobody_asked_for_end_a_connection(caplog):
-    pods = {"a@w": parse(pod("a"), "model-server")}
     async with (
         scripted(http(SOUND) + http(SOUND.replace("3", "4")), http(SOUND)) as (port, _, opened),
         metering(port) as meters,
     ):
-        usages = []
-
-        def reads():
-            reading = meters.read(pods)["a@w"]
-            usages.extend([] if reading is None else [reading.usage])
-            return len(usages) == 3
-
-        await until(reads)
+        usages = [(await reads(meters)).usage for _ in range(3)]
         opened[0].write(b"HTTP/1.1 200 OK\r\n")
-        await until(lambda: len(opened) == 2)
-        await until(lambda: meters.read(pods)["a@w"] is not None)
+        await until(lambda: meters._connections["a@w"].is_closed)
+        await reads(meters)
+    assert len(opened) == 2
     assert usages == [3, 3, 3]
     assert not caplog.records
 
 
 async def test_a_pod_that_moves_is_asked_at_its_new_address():
-    found = parse(pod("a"), "model-server")
     async with scripted(http(SOUND)) as (port, _, opened), metering(port) as meters:
-        await until(lambda: meters.read({"a@w": found})["a@w"] is not None)
+        await reads(meters)
         other = http(SOUND.replace("3", "5"))
         async with scripted(other, host="127.0.0.2", port=port) as (_, _, moved):
-            there = {"a@w": replace(found, ip="127.0.0.2")}
-            await until(lambda: (r := meters.read(there)["a@w"]) is not None and r.usage == 5)
-            await until(lambda: not meters.read({}) and not meters._connections)
+            there = {"a@w": replace(PODS["a@w"], ip="127.0.0.2")}
+            await reads(meters, lambda found: found is not None and found.usage == 5, there)
+            await reads(meters, lambda _: not meters._connections, {})
             assert (len(opened), len(moved)) == (1, 1)
 
 
 @pytest.mark.parametrize("ip", ["127.0.0.1", "::1", "no address", "é\0", "." * 70])
 async def test_what_cannot_be_reached_is_told_once(caplog, ip):
     (port,) = free_ports(1)
-    pods = {"a@w": replace(parse(pod("a"), "model-server"), ip=ip)}
+    pods = {"a@w": replace(PODS["a@w"], ip=ip)}
     async with metering(port) as meters:
-        await until(lambda: meters.read(pods)["a@w"] is None and caplog.records)
+        await reads(meters, lambda found: found is None and caplog.records, pods)
         await asyncio.sleep(0.1)
-        meters.read(pods)
+        await meters.read(pods)
     # On a busy machine an answer may also be late: that is another reason.
     assert all(one != another for one, another in itertools.pairwise(caplog.messages))
     assert caplog.messages[0].startswith("executable a@w: its CPU use is unknown: ")
+
+
+async def test_a_tick_before_the_question_of_its_period_asks_and_waits_a_little():
+    async with scripted(http(SOUND), None) as (port, asked, opened), metering(port) as meters:
+        meters._asking._period = 60  # nothing is asked before its tick
+        await reads(meters)
+        before = len(asked)
+        assert (await meters.read(PODS))["a@w"].usage == 3
+        assert len(asked) == before + 1
+        opened[0].close()  # the next one is silent
+        await until(lambda: meters._connections["a@w"].is_closed)
+        assert (await meters.read(PODS))["a@w"] is None
+        assert len(asked) == before + 2

@@ -301,7 +301,7 @@ async def watched(plane, namespace):
 
 
 class NoMeters:
-    def read(self, pods):
+    async def read(self, pods):
         return dict.fromkeys(pods)
 
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from roma.domain.errors import ActuationError, EngineError
+from supervisor.actuators.asking import EARLY_WAIT, Asking
 from supervisor.actuators.meters import EngineMeters
 from supervisor.executables import Reading
 
@@ -76,3 +77,27 @@ async def test_a_failure_means_hold_and_is_said_once(caplog):
         "executable n@w: holding: does not run",
         "executable m@w: holding: no engine",
     ]
+
+
+async def test_a_tick_that_comes_early_hastens_its_question_and_moves_the_next(looptime):
+    clock, asked, delays = asyncio.get_running_loop().time, [], [0.0, 0.0, 9.0]
+
+    async def ask():
+        asked.append(clock())
+        await asyncio.sleep(delays.pop(0))
+
+    asking = Asking(ask, period=1.0, at=0.5, at_once=True)
+    asking.on_tick(clock())
+    await asyncio.sleep(0.3)
+    assert asking.is_due
+    await asking.hasten()
+    asking.on_tick(clock())
+    await asyncio.sleep(0.7)
+    assert asked == [0.0, 0.3, 0.8]
+    assert not asking.is_due
+    asking.on_tick(clock())
+    await asyncio.sleep(0.25)
+    await asking.hasten()  # the question at 0.8 has no answer yet
+    assert looptime == pytest.approx(1.25 + EARLY_WAIT)
+    assert len(asked) == 3
+    await asking.close()
