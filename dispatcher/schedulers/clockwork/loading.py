@@ -31,9 +31,16 @@ NO_REQUEST: Final = -1
 FLOOR: Final = 1e-3
 """Seconds of load below which two devices count as equally loaded."""
 
-COLD_MISS_PRIORITY: Final = 1e-9
+FREE_PAGES_ONLY: Final = 1e-6
+"""Priority below which a model takes no pages of others."""
+
+SPREAD_PRIORITY: Final = 1e-9
+"""Priority, per second of demand, of a model that its devices can still serve in time: a LOAD that
+begins when they no longer can ends too late for what waits."""
+
+COLD_MISS_PRIORITY: Final = 1e-15
 """Priority of a model whose last request came too late for any LOAD: the next one may be in time.
-It takes free pages only."""
+"""
 
 LOOKS: Final = 16
 """Most candidates that one decision examines."""
@@ -128,10 +135,15 @@ class Replica:
 
 
 class Loading:
-    """The choice of the next model to load: the one with the most unmet demand."""
+    """The choice of the next model to load: the one with the most unmet demand.
 
-    def __init__(self, gpus: Mapping[str, DeviceSchedule]) -> None:
+    Beyond the share `spread` of what its devices can do, a model is loaded on one more, if that has
+    free pages.
+    """
+
+    def __init__(self, gpus: Mapping[str, DeviceSchedule], spread: float) -> None:
         self._gpus = gpus
+        self._spread = spread
         self._candidates: list[tuple[float, int, ModelDemand]] = []
         self._sequence = 0
         self._live = 0
@@ -147,18 +159,21 @@ class Loading:
     def rebuild(self, model_demand: ModelDemand, now: float) -> None:
         """Recompute a model's demand, its shares and its priority."""
         replicas, demand = model_demand.replicas, self._demand(model_demand, now)
-        priority = demand
+        met = 0.0
         if len(replicas) == 1:  # the usual case
-            priority -= _allot_demand(replicas[0], demand)
+            met = _allot_demand(replicas[0], demand)
         elif replicas:
             total = 0.0
             for replica in replicas:
                 total += _weight(replica)
             for replica in replicas:
-                priority -= _allot_demand(replica, demand * _weight(replica) / total)
-        elif model_demand.is_touched and demand == 0.0:
+                met += _allot_demand(replica, demand * _weight(replica) / total)
+        priority = demand - met
+        if priority <= 0.0:
+            priority = SPREAD_PRIORITY * (demand - self._spread * met)
+        if not replicas and model_demand.is_touched and demand == 0.0:
             priority = COLD_MISS_PRIORITY
-        if len(model_demand.replicas) >= len(self._gpus):
+        if len(replicas) >= len(self._gpus):
             priority = 0.0  # it is on every device: no candidate, so that others may be examined
         if priority != model_demand.priority:
             model_demand.priority = priority
@@ -265,10 +280,10 @@ class Loading:
             if pause > now:
                 self.paused_until = min(self.paused_until, pause)
                 continue
-            if model_demand.priority == COLD_MISS_PRIORITY:
-                if device.room_for(name) >= 0:
-                    return gpu
+            if model_demand.priority < FREE_PAGES_ONLY and device.room_for(name) < 0:
                 continue
+            if model_demand.priority == COLD_MISS_PRIORITY:
+                return gpu
             ends = device.loads.free_at(now) + device.cold(name)
             if not model_demand.benefit(ends + 2 * latency + TICK):
                 continue

@@ -76,6 +76,9 @@ class Clockwork(Scheduler):
     prefers_large: ClassVar[bool] = True
     """True if a larger batch may go first that would otherwise be lost; False for the paper's
     policy."""
+    spread: ClassVar[float] = 0.5
+    """Share of what a model's devices can do within its deadline: if more than that waits, it is
+    loaded on another one with free pages. 1, so only if it must be, for the paper's policy."""
 
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
@@ -91,7 +94,7 @@ class Clockwork(Scheduler):
         self._drops: list[tuple[float, int, ModelDemand]] = []
         self._stale: dict[str, ModelDemand] = {}
         """Models that changed since their demand was computed."""
-        self._loading = Loading(self._gpus)
+        self._loading = Loading(self._gpus, self.spread)
         self._load_at = NEVER
         """Time at which the next device can take another LOAD, among those that cannot now."""
         self._is_loading = False
@@ -480,3 +483,4 @@ class ClockworkPaper(Clockwork):
     """The paper's order: strictly by the latest time at which a strategy must begin."""
 
     prefers_large: ClassVar[bool] = False
+    spread: ClassVar[float] = 1.0

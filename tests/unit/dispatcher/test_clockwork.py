@@ -286,14 +286,25 @@ def test_a_model_whose_demand_is_met_is_not_loaded_elsewhere():
     assert harness.arrive("a", 0.001) == []
 
 
-def test_a_model_with_more_demand_than_its_device_can_meet_is_loaded_elsewhere():
-    harness = ClockworkHarness()
+@pytest.mark.parametrize(
+    ("policy", "pages", "seconds"),
+    [
+        (Clockwork, 4, 0.5),
+        (Clockwork, 3, 1.0),  # its pages are not free: it must be necessary
+        (ClockworkPaper, 4, 1.0),
+    ],
+)
+def test_a_model_is_loaded_elsewhere_before_its_device_cannot_meet_its_demand(
+    policy, pages, seconds
+):
+    harness = ClockworkHarness(policy=policy)
     harness.device("g0", loaded="a")
-    harness.device("g1")
+    harness.device("g1", loaded="b", pages=pages)
     loads = []
-    for i in range(500):  # 500 requests in batches of 16 are 1.25 s of work, their deadline is 1 s
-        loads += [c for c in harness.arrive("a", i / 1e6) if isinstance(c, LoadModel)]
-    (load,) = loads
+    for i in range(500):  # in batches of 16 each is 2.5 ms of work, and the deadline is 1 s
+        loads += [(i, c) for c in harness.arrive("a", i / 1e6) if isinstance(c, LoadModel)]
+    ((first, load),) = loads
+    assert first * RUNS[16] / 16 == pytest.approx(seconds, rel=0.05)
     assert (load.executor, load.model) == ("g1", "a")
 
 
