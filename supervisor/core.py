@@ -222,11 +222,12 @@ class Supervisor:
         managed = status.managed
         minimum = self.idle_minimum(managed.name)
         measurement, fresh = None, False
+        served = not unobservable_reason and self._is_served(managed.name)
         if unobservable_reason:
             demand = hold(unobservable_reason)
         elif status.applied is None or used is None:
             demand = hold("the executable's cgroup cannot be read")
-        elif not self._is_served(managed.name):
+        elif not served:
             self._note_loss(status)
             demand = self._while_not_ready(managed, used)
             status.law_state = None
@@ -239,8 +240,8 @@ class Supervisor:
             status.cost = status.cost.update(measurement)
         if measurement is not None:
             loads = self._is_untried(status, demand)
-        else:
-            loads = not unobservable_reason and not self._is_waited_for(status)
+        else:  # one that serves keeps its share while it cannot be read, as while nobody reports
+            loads = not (unobservable_reason or served or self._is_waited_for(status))
         want = self._want(status, demand, loads=loads)
         return _Decided(want, demand, measurement, minimum, fresh, used)
 

@@ -184,6 +184,25 @@ def test_an_unreadable_cgroup_means_hold():
     assert world.why == "the executable's cgroup cannot be read"
 
 
+@pytest.mark.parametrize(("state", "cores"), [("busy", 2.0), ("lost", 0.1)])
+def test_in_a_shortage_one_that_cannot_be_read_keeps_its_share_while_it_serves(state, cores):
+    """A reading may just be late: a pod that is out of quota answers last."""
+    names = ("m@w", "n@w")
+    managed = [Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=4.0) for n in names]
+    core = build("static", {}, capacity=4.0, managed=managed)
+    for now in (1.0, 2.0, 3.0):
+        states = ("busy", "busy" if now < 3.0 else state)
+        states = tuple(ExecutorReport(n, s, 1, 0) for n, s in zip(names, states, strict=True))
+        told = ExchangeReply("e1", (report("m"), report("n")), states)
+        seen = {n: reading(2.0, usage=2 * now) for n in names}
+        if now == 3.0:
+            seen["n@w"] = None
+        for command in core.tick({"d": told}, seen, now=now):
+            core.on_applied(command.executable, command.cores)
+    assert core.status["n@w"].decisions[-1].demand.why == "the executable's cgroup cannot be read"
+    assert [core.status[n].allocation for n in names] == [4.0 - cores, cores]
+
+
 def test_an_executable_that_loads_gets_its_initial_cores():
     core = build()
     loading = reply(state="loading")
