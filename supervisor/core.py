@@ -135,11 +135,13 @@ class Supervisor:
             decided.append(self._decide(status, used, unobservable_reason, dt))
         self._take_host(host, decided, dt)
         self._share(decided, now, dt)
-        return [
-            Apply(s.managed.name, s.allocation)
-            for s in self.status.values()
-            if s.allocation is not None and (s.lacks_burst or _differs(s.allocation, s.observed))
-        ]
+        commands = []
+        for s in self.status.values():
+            if s.allocation is None or not (s.lacks_burst or _differs(s.allocation, s.observed)):
+                continue
+            s.is_confirmed = False
+            commands.append(Apply(s.managed.name, s.allocation))
+        return commands
 
     def idle_minimum(self, executable: str) -> float:
         """Return the cores that an executable keeps without load, as far as its cost is known."""
@@ -157,7 +159,7 @@ class Supervisor:
         if _differs(cores, status.applied):
             status.changes += 1
         status.applied = status.observed = cores
-        status.lacks_burst = False
+        status.is_confirmed, status.lacks_burst = True, False
         if status.decisions:
             status.decisions[-1].applied = cores
 
@@ -375,6 +377,10 @@ class Supervisor:
             # Bumpless start: what the kernel grants now is where control begins.
             unlimited = reading.cores is None
             status.applied = status.managed.maximum if unlimited else reading.cores
+        elif not status.is_confirmed and reading.cores is not None:
+            # An engine may set a quota after nobody waits for its answer any more.
+            status.changes += _differs(reading.cores, status.applied)
+            status.applied = reading.cores
         if previous is None or since is None or at <= since:
             return None
         status.used = max(0.0, reading.usage - previous.usage) / (at - since)

@@ -72,6 +72,7 @@ class Apply:
 class ExecutableStatus:
     """The live state of one executable; `applied` is None until the first reading.
 
+    While not `is_confirmed`, as the last command was not, `applied` is what is read back.
     `core_seconds` is the applied cores over time, or the usage where a period exceeded it. `waited`
     is the share of the last period in which one of its tasks waited for a CPU, `throttled` that of
     its quota periods in which it ran out of quota (None: unknown).
@@ -85,6 +86,7 @@ class ExecutableStatus:
     allocation: float | None = None
     applied: float | None = None
     observed: float | None = None
+    is_confirmed: bool = True
     usage: float = 0.0
     used: float = 0.0
     core_seconds: float = 0.0

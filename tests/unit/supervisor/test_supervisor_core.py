@@ -112,6 +112,33 @@ def test_a_failed_actuation_is_tried_again_and_the_law_knows_what_stands():
     assert world.status.decisions[-1].measurement.applied == 1.0
 
 
+def test_what_an_engine_set_after_its_timeout_counts_as_applied():
+    """At the maximum nothing is asked for again that could be confirmed."""
+    world = World(build("static", {"level": "max"}))
+    world.tick()
+    (command,) = world.tick(confirm=False)
+    world.core.on_failed("m@w", "no answer within 0.33 s")
+    assert world.status.applied == 1.0
+    world.cores = command.cores  # the engine got round to it
+    for _ in range(3):
+        assert world.tick() == []
+        assert world.status.applied == command.cores == 4.0
+    assert world.status.decisions[-1].measurement.applied == 4.0
+    assert world.core.readings("d")[0].applied == 4.0
+    assert world.status.changes == 1
+    world.cores = 2.0  # somebody else's quota, for the moment until ours is back
+    assert world.tick() == [Apply("m@w", 4.0)]
+
+
+def test_where_nothing_is_applied_what_others_set_stands():
+    """In a dry run a law computes from what its executable really has."""
+    world = World(build("static", {"level": "max"}))
+    for cores in (1.0, 1.0, 2.5):
+        world.cores = cores
+        world.tick(confirm=False)
+    assert world.status.decisions[-1].measurement.applied == 2.5
+
+
 def test_a_silent_dispatcher_means_hold():
     world = World(build())
     world.tick()
