@@ -78,6 +78,7 @@ class ControlLoop:
         self._contested = math.inf
         """Time since which a dispatcher has accepted another supervisor of this worker."""
         self._silent: set[str] = set()
+        self._unconfirmed: set[str] = set()
         self._failing: set[str] = set()
         self._early: dict[str, float | ActuationError] = {}
         """Results for executables that were discovered and are not controlled yet."""
@@ -232,11 +233,15 @@ class ControlLoop:
         results = await asyncio.gather(
             *(peer.confirm(message) for peer, message in messages.items()), return_exceptions=True
         )
-        for result in results:
-            if isinstance(result, ExchangeError):
-                log.warning("not confirmed: %s", result)
-            elif isinstance(result, BaseException):
+        for peer, result in zip(messages, results, strict=True):
+            if result is None:
+                self._unconfirmed.discard(peer.url)
+                continue
+            if not isinstance(result, ExchangeError):
                 raise result
+            if peer.url not in self._unconfirmed:  # as above
+                log.warning("not confirmed: %s", result)
+            self._unconfirmed.add(peer.url)
         self._contest(results)
 
     async def introduce(self) -> None:

@@ -150,6 +150,19 @@ async def test_the_loop_outlives_a_silent_dispatcher_and_a_failing_actuator(loop
     assert loop.core.status["m@w"].failures == 2
 
 
+async def test_a_dispatcher_that_refuses_what_was_applied_is_logged_once_until_it_does_not(caplog):
+    """One that was started again with another file knows no such worker."""
+
+    class Other(Dispatcher):
+        async def confirm(self, message):
+            await super().confirm(message)
+            if len(self.confirmed) != 4:
+                raise ExchangeError("http://d: status 404: worker = w: must be one of v")
+
+    await run_for(build(Kernel(), Other()), 8.5)
+    assert caplog.text.count("not confirmed: http://d: status 404") == 2
+
+
 async def test_models_change_between_two_ticks_and_never_within_one(looptime):
     first, second = Kernel(slow={3: 0.5}), Kernel()
     loop = build(first, Dispatcher())
