@@ -4,6 +4,7 @@ Each raises Fault with key, value and bound.
 """
 
 import re
+from pathlib import PurePosixPath
 
 from roma.config.backends import registry as backends
 from roma.config.executable import Executable
@@ -237,11 +238,24 @@ def _check_ports(config: Topology) -> None:
         taken[port] = key
 
 
+def _check_cgroups(key: str, worker: WorkerConfig) -> None:
+    """Refuse two executables with one cgroup, or one within the other: both would set its quota."""
+    groups = {i: e.cgroup for i, e in enumerate(worker.executables) if e.cgroup is not None}
+    taken = {cgroup: i for i, cgroup in reversed(groups.items())}
+    for i, cgroup in groups.items():
+        for group in (cgroup, *map(str, PurePosixPath(cgroup).parents)):
+            other = taken.get(group, i)
+            if other != i:
+                bound = f"neither that of executables.{other} ({group}) nor within it"
+                raise Fault(f"{key}.{i}.cgroup", cgroup, bound)
+
+
 def _check_worker(config: Topology, key: str, worker: WorkerConfig) -> None:
     for i, executable in enumerate(worker.executables):
         if executable.model is not None and executable.model not in config.models:
             known = "one of " + ", ".join(config.models)
             raise Fault(f"{key}.executables.{i}.model", executable.model, known)
+    _check_cgroups(f"{key}.executables", worker)
     listed = [e.model for e in worker.executables if e.cgroup is not None and e.model is not None]
     placed = config.placed[worker.name] if worker.is_placed else []
     total = sum(config.minimum(name) for name in (*placed, *listed))

@@ -248,6 +248,31 @@ def test_faults_of_grpc_addresses_are_named(listed, more, fault):
     ]
 
 
+@pytest.mark.parametrize(
+    ("groups", "at", "bound"),
+    [
+        ("s/a s/a", 1, "must be neither that of executables.0 (s/a) nor within it"),
+        ("s/a/x s/b s/a", 0, "must be neither that of executables.2 (s/a) nor within it"),
+        ("s/a s/ab s/a.x", None, ""),
+    ],
+)
+def test_two_executables_with_one_cgroup_are_refused(groups, at, bound):
+    """Each would set its quota, to another number at every tick."""
+    listed = ", ".join(
+        f"{{url: 'http://x:{i + 1}', model: {name}, cgroup: {group}}}"
+        for i, (group, name) in enumerate(
+            zip(groups.split(), ("digits", "photos", "digits"), strict=False)
+        )
+    )
+    worker = STATIC.replace("LISTED", listed).replace(", MORE", "")
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
+    if at is None:
+        assert len(placement.executables(schema.parse(text))) == 3
+        return
+    group = groups.split()[at]
+    assert faults(text) == [f"roma.yaml: workers.0.executables.{at}.cgroup = {group}: {bound}"]
+
+
 def test_grpc_addresses_are_the_listed_ones_or_an_offset_away():
     a, b = placement.executables(
         schema.parse(GOOD.replace("reserved: 0.5", "reserved: 0.5, grpc_offset: 1000"))
