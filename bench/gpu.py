@@ -22,7 +22,8 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ from roma.tools.demo.ports import free_ports
 from roma.tools.load import Stream, run_load
 from roma.tools.load.client import RestClient
 from roma.workload.arrivals import Profile, RateStep, poisson
-from supervisor.cgroups import Group, find_hierarchy
+from supervisor.cgroups import Group, container_hierarchy, find_hierarchy
 from supervisor.live.gpus import GpuReading, Gpus
 
 POLICIES = ("roma", "round_robin")
@@ -77,8 +78,8 @@ workers:
     reserved: {reserved}    # to feed the GPU (or play it), for the gateway and the load generator
     executables:
       - {{url: "http://127.0.0.1:{ports[0]}", device: gpu}}
-      - {{url: "http://127.0.0.1:{ports[1]}", model: small, cgroup: {name}/small}}
-      - {{url: "http://127.0.0.1:{ports[2]}", model: large, cgroup: {name}/large}}
+      - {{url: "http://127.0.0.1:{ports[1]}", model: small, cgroup: {groups}/small}}
+      - {{url: "http://127.0.0.1:{ports[2]}", model: large, cgroup: {groups}/large}}
 scheduling: {{gpu: {policy}}}
 control: {{port: {ports[3]}, cfs_period: 0.05}}
 gateway: {{port: {ports[4]}, admin_port: {ports[5]}}}
@@ -155,8 +156,10 @@ class Check:
         """Write the policy's roma.yaml; promises are in seconds."""
         file = self._directory / f"{policy}.yaml"
         models = {m: _MODEL.format(promise, self._each) for m, promise in promises.items()}
+        name = f"roma-gpu-{os.getpid()}"
         text = _ROMA.format(
-            name=f"roma-gpu-{os.getpid()}",
+            name=name,
+            groups=_root() / name,
             cores=self._cores,
             reserved=self._reserved,
             ports=self._ports,
@@ -231,13 +234,25 @@ class Check:
             await child.stop()
 
 
+def _root() -> PurePath:
+    """Return the group below which ours can be made, below the cgroup mount."""
+    try:
+        return find_hierarchy().roots[0].relative_to(container_hierarchy().roots[0])
+    except ActuationNotPermitted:
+        return PurePath()  # the supervisor logs the reason
+
+
 async def _groups(config: Config, stack: contextlib.AsyncExitStack) -> dict[str, Group]:
     """Return a cgroup per CPU executable; none where no quota can be set."""
     try:
         hierarchy = find_hierarchy()
     except ActuationNotPermitted:
         return {}  # the supervisor logs the reason
-    return await stack.enter_async_context(cgroups(config, hierarchy, executables(config)))
+    ours = [
+        e if e.cgroup is None else replace(e, cgroup=str(PurePath(e.cgroup).relative_to(_root())))
+        for e in executables(config)
+    ]
+    return await stack.enter_async_context(cgroups(config, hierarchy, ours))
 
 
 async def _until(child: Child, url: str, is_ready: Callable[[Any], bool] = bool) -> Any:

@@ -113,9 +113,11 @@ async def _cgroups(
 
 
 def _on_cgroups(config: Config, worker: WorkerConfig, claims: Claims) -> tuple[Actuator, Mode]:
-    """Return an actuator on cgroups of our own making and its mode; raise TakenError."""
+    """Return an actuator on cgroups and its mode; raise TakenError."""
     try:
         hierarchy = find_hierarchy()
+        if not worker.is_local:  # others made its groups, and not below that of this program
+            hierarchy = container_hierarchy()
     except ActuationNotPermitted as error:
         log.warning("observe-only: CPU quotas cannot be changed here: %s", error)
         mode = f"observe-only: {error}"

@@ -20,9 +20,14 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from roma.tools.demo.ports import free_ports
-from supervisor.cgroups import find_hierarchy
+from supervisor.cgroups import container_hierarchy, find_hierarchy
 
 CHECKOUT = Path(__file__).parents[2]
+
+
+def below_the_mount(group):
+    """Return a group's path as `workers[].executables[].cgroup` has it."""
+    return str(group.directories[0].relative_to(container_hierarchy().roots[0]))
 
 
 class Program:
@@ -150,8 +155,9 @@ class Deployment:
         executables = [{"url": server.url, "model": "m"} for server in self.servers]
         if controlled:
             for i, executable in enumerate(executables):
-                executable["cgroup"] = f"{name}/m{i}"
-                self.groups.append(find_hierarchy().group(executable["cgroup"], 0.05))
+                group = find_hierarchy().group(f"{name}/m{i}", 0.05)
+                executable["cgroup"] = below_the_mount(group)
+                self.groups.append(group)
         executables += [
             {"url": server.url, "model": model}
             for model, server in zip(beside, self.beside, strict=True)

@@ -13,6 +13,7 @@ import pytest
 
 from roma.tools.demo.ports import free_ports
 from supervisor.cgroups import find_hierarchy
+from tests.support.deployment import below_the_mount
 
 STANDIN = Path(__file__).parents[2] / "support" / "standin.py"
 CONFIG = """
@@ -101,7 +102,7 @@ def cgroup():
     hierarchy.prepare(path)
     group = hierarchy.group(path, 0.1)
     group.create()
-    yield path
+    yield below_the_mount(group)
     group.remove()
 
 

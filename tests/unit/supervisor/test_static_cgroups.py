@@ -1,0 +1,54 @@
+"""Cgroups that others made, of executables of backend `static`."""
+
+import pytest
+
+from roma.config import schema
+from roma.config.sources import Sources
+from supervisor.cgroups import Hierarchy
+from supervisor.claims import Claims
+from supervisor.live import actuation
+
+CONFIG = """
+models: {m: {sla: {response_time: 1}}}
+workers:
+  - backend: static
+    cores: 2
+    executables: [{url: 'http://x:1', model: m, cgroup: system.slice/m.service}]
+"""
+
+
+@pytest.fixture
+def mount(tmp_path, monkeypatch):
+    """Let this program be in a group of its own below a mount of version 2."""
+    monkeypatch.setattr(actuation, "container_hierarchy", lambda: Hierarchy(2, (tmp_path,)))
+    own = Hierarchy(2, (tmp_path / "system.slice",))
+    monkeypatch.setattr(actuation, "find_hierarchy", lambda: own)
+    return tmp_path
+
+
+def group_at(directory, quota="100000"):
+    directory.mkdir(parents=True)
+    (directory / "cgroup.procs").touch()
+    (directory / "cpu.max").write_text(f"{quota} 100000\n")
+    (directory / "cpu.max.burst").write_text("0\n")
+    (directory / "cpu.stat").write_text("usage_usec 0\nnr_periods 0\nnr_throttled 0\n")
+
+
+async def reads(actuator, times=1):
+    return [(await actuator.read())["m.0@local"] for _ in range(times)][-1]
+
+
+@pytest.fixture
+async def actuator(mount):
+    config = schema.parse(CONFIG)
+    context = actuation.ActuationContext(Claims(), Sources(config))
+    async with actuation.actuation(config, config.workers[0], context) as (found, mode):
+        assert mode() == "control"
+        yield found
+    context.claims.close()
+
+
+async def test_it_is_found_below_the_mount_wherever_the_supervisor_runs(mount, actuator):
+    group_at(mount / "system.slice" / "m.service")
+    assert (await reads(actuator)).cores == 1.0
+    assert await actuator.apply({"m.0@local": 0.5}) == {"m.0@local": 0.5}
