@@ -1,10 +1,13 @@
-"""Cores of processes in cgroups of our own making: quotas written to files."""
+"""Cores of processes in cgroups: quotas written to files."""
 
+import logging
 from collections.abc import Mapping
 
 from roma.domain.errors import ActuationError
 from supervisor.cgroups import Group
 from supervisor.executables import Reading
+
+log = logging.getLogger(__name__)
 
 
 class CgroupActuator:
@@ -12,6 +15,7 @@ class CgroupActuator:
 
     def __init__(self, groups: Mapping[str, Group]) -> None:
         self._groups = dict(groups)
+        self._unread: set[str] = set()
 
     async def apply(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
         """Write and read back each quota."""
@@ -29,6 +33,9 @@ class CgroupActuator:
         for name, group in self._groups.items():
             try:
                 readings[name] = group.read()
-            except ActuationError:
+            except ActuationError as error:
                 readings[name] = None
+                if name not in self._unread:  # once, not at every tick
+                    log.warning("executable %s: holding: %s", name, error)
+        self._unread = {name for name, reading in readings.items() if reading is None}
         return readings

@@ -52,3 +52,15 @@ async def test_it_is_found_below_the_mount_wherever_the_supervisor_runs(mount, a
     group_at(mount / "system.slice" / "m.service")
     assert (await reads(actuator)).cores == 1.0
     assert await actuator.apply({"m.0@local": 0.5}) == {"m.0@local": 0.5}
+
+
+async def test_one_that_cannot_be_read_is_named_with_the_reason_once(mount, actuator, caplog):
+    group = mount / "system.slice" / "m.service"
+    said = f"executable m.0@local: holding: {group}/cpu.max: No such file or directory"
+    assert await reads(actuator, times=3) is None
+    assert caplog.text.count(said) == 1
+    group_at(group)
+    assert await reads(actuator) is not None
+    (group / "cpu.max").unlink()
+    assert await reads(actuator, times=2) is None
+    assert caplog.text.count(said) == 2
