@@ -31,6 +31,7 @@ def check(config: Topology) -> None:
     _check_variants(config)
     _check_served(config)
     _check_several(config)
+    _check_quota_period(config)
     _check_throttling(config)
     for name in config.plant.models if config.plant else ():
         if name not in config.models:
@@ -59,6 +60,15 @@ def _check_models(config: Topology) -> None:
         if model.max_body_bytes is not None and model.max_body_bytes > most:
             bound = f"≤ gateway.max_body_bytes ({most})"
             raise Fault(f"models.{name}.max_body_bytes", model.max_body_bytes, bound)
+
+
+def _check_quota_period(config: Topology) -> None:
+    """Refuse quota periods that no quota outlasts: each change of a quota grants a whole one."""
+    control = config.control
+    for worker in config.workers:
+        if not worker.is_discovered and control.cfs_period > config.period(worker):
+            bound = f"≤ the control period of worker {worker.name} ({config.period(worker):g})"
+            raise Fault("control.cfs_period", control.cfs_period, bound)
 
 
 def _check_throttling(config: Topology) -> None:

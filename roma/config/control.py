@@ -46,8 +46,8 @@ class ControlConfig(Section):
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.0
     """γ: share of the spare cores handed out on top of the demands (paper Alg. 2)."""
     cfs_period: Annotated[float, Field(ge=0.01, le=1)] = 0.1
-    """Period of the CPU quota in seconds. A model that has used up its quota stalls until the next
-    period."""
+    """Period of the CPU quota in seconds, at most the control period. A model that has used up its
+    quota stalls until the next period."""
     cfs_burst: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Most unused quota that a period inherits from earlier ones, as a share of the quota; 0 turns
     this off. At 1 a model may use up to twice its quota in one period."""

@@ -79,3 +79,13 @@ def test_the_least_that_an_idle_model_keeps():
 def test_bounds(period):
     with pytest.raises(ConfigError, match=rf"workers\.0\.period = {period}: input should be "):
         parsed({"period": period})
+
+
+def test_a_quota_outlasts_its_period():
+    """The kernel grants a whole one at each change: a second's would bound nothing."""
+    fault = r"control\.cfs_period = 1\.0: must be ≤ the control period of worker w1 \(0\.2\)"
+    with pytest.raises(ConfigError, match=fault):
+        parsed(BACKENDS["docker"], {}, cfs_period=1)
+    assert periods(BACKENDS["docker"], {"period": 1}, cfs_period=1) == [1.0, 1.0]
+    assert periods({}, law="pi", cfs_period=1) == [1.0]
+    assert periods({}, cfs_period=0.2) == [0.2]
