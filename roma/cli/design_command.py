@@ -150,6 +150,8 @@ def tune(
 
     if (k is None) != (b is None):
         raise ConfigError("--k and --b: both must be given, or none")
+    if k is not None and record is not None:
+        raise ConfigError("--k and --b: must be absent with --record, whose plant is fitted")
     point = _point(throughput, response_time, per_core, period)
     if k is not None and b is not None:
         chosen, source = Plant(k, b, period), {"from": "given k and b", "period": period}
@@ -208,7 +210,9 @@ def robustness(
 
 @command.command()
 def closed_loop(
-    law: Annotated[str, typer.Option(help="pi or late_share.")] = "pi",
+    law: Annotated[
+        str | None, typer.Option(help="pi or late_share; default: that of --gains, else pi.")
+    ] = None,
     gains: GainsFile = None,
     K: KOption = None,  # noqa: N803 - as above
     a: AOption = None,
@@ -235,18 +239,21 @@ def closed_loop(
         raise ConfigError(
             f"--seconds = {seconds:g}: must be at least {LEAST_PERIODS} periods of {period:g} s"
         )
-    if law != "pi" and gains is None and (K, a) != (None, None):
+    if law not in (None, "pi") and gains is None and (K, a) != (None, None):
         raise ConfigError(f"--K and --a: must be absent with --law {law}: they are gains of pi")
     point = _point(throughput, response_time, per_core, period, per_gpu)
     given: Gains = {}
-    if law == "pi" or gains is not None:
-        law, given = _gains(point, gains, K, a, error)
+    chosen = law or "pi"
+    if chosen == "pi" or gains is not None:
+        chosen, given = _gains(point, gains, K, a, error)
+    if law not in (None, chosen):
+        raise ConfigError(f"--law = {law}: must be {chosen}, the law of {gains}")
     wished = {"set_point": set_point, "rate": rate, "gpus": gpus}
     usual = {"set_point": 0.2 * response_time, "rate": throughput / 7, "gpus": 1.0}
     steps = {n: v for n, v in (wished if any(wished.values()) else usual).items() if v}
     scenarios = {
         f"{name} {value:+.2g}{UNITS[name]}": design.LoopScenario(
-            law=law,
+            law=chosen,
             gains=tuple(given.items()),
             seconds=seconds,
             dead_time=dead_time,
@@ -258,7 +265,7 @@ def closed_loop(
     }
     runs = {title: design.main(point, scenario) for title, scenario in scenarios.items()}
     if out is not None:
-        curves = {title: {law: scenario} for title, scenario in scenarios.items()}
+        curves = {title: {chosen: scenario} for title, scenario in scenarios.items()}
         drawn = figures.save(figures.closed_loop_figure(point, curves), out / "closed_loop.png")
         typer.echo(drawn, err=json_output)
     if json_output:
@@ -279,7 +286,7 @@ def closed_loop(
         for title, run in runs.items()
     ]
     shown = ["step", "settles (s)", "worst (s)", "error (s)", "swing (s)", "cores"]
-    report.table(f"{law} {json.dumps(given)}", shown, rows)
+    report.table(f"{chosen} {json.dumps(given)}", shown, rows)
 
 
 @command.command("figures")
@@ -324,6 +331,8 @@ def _gains(
     from controllers.error import ErrorForm
 
     if file is not None:
+        if (gain, zero) != (None, None):
+            raise ConfigError(f"--K and --a: must be absent with --gains: {file} has them")
         return design.read(file)
     form = choice("--error", error, ErrorForm)
     if (gain is None) != (zero is None):

@@ -136,10 +136,18 @@ def test_pictures_of_single_commands(design, tmp_path):
         ("tune --q 0.5", "q = 0.5: must be >= 0.7 (--allow-fast to try a faster loop)"),
         ("tune --k -1", "--k and --b: both must be given, or none"),
         ("tune --k -1 --b 0.5 --per-core 0", "per_core = 0.0: must be from 1e-06 to 1e+06"),
+        (
+            "tune --k -1 --b 0.5 --record run.csv",
+            "--k and --b: must be absent with --record, whose plant is fitted",
+        ),
         ("tune --error rtt", "--error = rtt: must be one of rt, inverse, log"),
         ("tune --sampling euler", "--sampling = euler: must be one of backward, mean, zoh"),
         ("robustness --K 1", "--K and --a: both must be given, or none"),
         ("robustness --K 1 --a 1.5", "control.gains.a = 1.5: input should be less than 1"),
+        (
+            "robustness --gains g.yaml --K 1 --a 0.5",
+            "--K and --a: must be absent with --gains: g.yaml has them",
+        ),
         ("closed-loop --period 100", "--seconds = 120: must be at least 40 periods of 100 s"),
         (
             "tune --out /proc/x/y",
@@ -154,6 +162,14 @@ def test_pictures_of_single_commands(design, tmp_path):
 )
 def test_faults_are_one_line(design, arguments, message):
     assert design(*shlex.split(arguments)) == (2, "", f"{message}\n")
+
+
+def test_a_file_of_gains_has_one_law(design, tmp_path):
+    file = tmp_path / "gains.yaml"
+    file.write_text("law: late_share\ngains: {step: 0.1}\n")
+    assert design("closed-loop", "--gains", str(file))[1].startswith("late_share {")
+    fault = f"--law = pi: must be late_share, the law of {file}\n"
+    assert design("closed-loop", "--law", "pi", "--gains", str(file)) == (2, "", fault)
 
 
 def test_the_document_has_commands_to_check():
