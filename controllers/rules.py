@@ -14,8 +14,8 @@ class RulesGains:
 
     up_at: Annotated[float, Field(gt=0, le=1)] = 0.8
     down_at: Annotated[float, Field(ge=0, lt=1)] = 0.2
-    step: Annotated[float, Field(gt=0)] = 1.0
-    every: Annotated[float, Field(gt=0)] = 15.0
+    step: Annotated[float, Field(gt=0, le=4096)] = 1.0
+    every: Annotated[float, Field(gt=0, le=3600)] = 15.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,16 @@ def test_the_configuration_offers_exactly_the_registered_laws():
             {"step": math.nan},
             "control.gains.step = nan: input should be less than or equal to 1",
         ),
+        (
+            "rules",
+            {"step": float("inf")},
+            "control.gains.step = inf: input should be less than or equal to 4096",
+        ),
+        (
+            "rules",
+            {"every": float("inf")},
+            "control.gains.every = inf: input should be less than or equal to 3600",
+        ),
         ("static", {"level": 3}, "control.gains.level = 3: input should be 'max' or 'min'"),
     ],
 )
