@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from roma.config.schema import Config
 from roma.config.workers import WorkerConfig
-from roma.domain.errors import TakenError
+from roma.domain.errors import ActuationError, TakenError
 from roma.telemetry.decision_log import DecisionLog
 from supervisor.actuators.base import Actuator
 from supervisor.actuators.host import read_host
 from supervisor.assembly import build_core, managed
+from supervisor.cgroups import find_hierarchy
 from supervisor.core import DECISIONS_IN_ALL
 from supervisor.live import api
 from supervisor.live.actuation import ActuationContext, actuation
@@ -133,6 +134,7 @@ class WorkerSet:
             loop.core.capacity,
             mode(),
         )
+        _warn_of_absent_cores(worker)
         if self._group is not None:
             self._begin(found, self._group)
 
@@ -175,6 +177,25 @@ async def controlling(
 async def _ticking(loop: ControlLoop) -> None:
     await loop.introduce()
     await loop.run()
+
+
+def _warn_of_absent_cores(worker: WorkerConfig) -> None:
+    """Log a worker with more cores than its host: no shortage would be seen, and nobody cut."""
+    host = None if worker.is_remote else read_host()
+    if host is None:
+        return
+    present = float(host.cpus)
+    if worker.is_local:  # what runs below our own group has its limit, too
+        with contextlib.suppress(ActuationError):
+            present = min(present, find_hierarchy().limit() or present)
+    if worker.allocatable > present:
+        log.warning(
+            "workers.%s.cores - reserved = %g: only %g are here, and models that need more get "
+            "what the kernel leaves them, whatever their shares",
+            worker.name,
+            worker.allocatable,
+            present,
+        )
 
 
 def _unknown_host() -> None:
