@@ -88,16 +88,20 @@ def on_cpu(
 ) -> Executable:
     """Return the executable of one model on the cores of a worker."""
     m = config.models[model]
+    controlled = cgroup is not None or container is not None
     high = m.cpu.max if m.cpu.max is not None else worker.allocatable
+    initial = m.cpu.initial if m.cpu.initial is not None else high
+    if controlled:  # its worker may be smaller than others of the model
+        initial, high = min(initial, worker.allocatable), min(high, worker.allocatable)
     spec = ExecutorSpec(
         name=f"{name or model}@{worker.name}",
         device=Device.CPU,
         models=(model,),
         worker=worker.name,
         threads=m.cpu.threads,
-        cores=m.cpu.initial if m.cpu.initial is not None else high,
+        cores=initial,
         in_flight=m.cpu.in_flight,
-        most_cores=0.0 if cgroup is None and container is None else high,
+        most_cores=high if controlled else 0.0,
         dispatchers=config.dispatcher_count,
     )
     paths = {} if m.path is None else {model: m.path}

@@ -302,6 +302,22 @@ def test_a_gpu_executable_holds_all_models():
     assert (cpu.spec.device, cpu.spec.models, cpu.cgroup) == (Device.CPU, ("photos",), "x/y")
 
 
+def test_an_executable_has_no_more_cores_than_its_worker_can_give():
+    """The dispatcher would admit requests for which no controller has cores."""
+    worker = (
+        "{name: w, cores: 1, backend: static, executables: ["
+        "{url: 'http://c:1', model: digits, cgroup: x}, {url: 'http://c:2', model: digits}, "
+        "{url: 'http://c:3', device: gpu}]}"
+    )
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
+    text = text.replace("max: 1.5, initial: 0.5, threads: 2", "max: 8, initial: 4")
+    ours, others, _ = placement.executables(schema.parse(text))
+    assert (ours.spec.cores, ours.spec.most_cores, ours.max_cores) == (1, 1, 1)
+    assert ours.concurrency == 1
+    # Nobody moves the cores of the other one, which the worker does not lend.
+    assert (others.spec.cores, others.spec.most_cores, others.max_cores) == (4, 0, 8)
+
+
 PODS = "{name: w, cores: 2, backend: kubernetes, node: n, kubernetes: {SETTING}}"
 
 
