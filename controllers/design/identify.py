@@ -146,6 +146,8 @@ def fit(record: IdentificationRun, dead_time: int, least_response: float = 0.0) 
     rows, measured = rows[usable], difference[usable]
     if len(rows) < FEWEST:
         raise ConfigError(f"{len(rows)} usable differences of the response: must be >= {FEWEST}")
+    if not measured.any():
+        raise ConfigError("response_time: must move, or nothing tells k and b")
     now, before = u[rows - dead_time], u[rows - dead_time - 1]
     matrix = np.column_stack([now, before, np.ones(len(rows))])
     if np.linalg.matrix_rank(matrix - matrix.mean(axis=0) * [1, 1, 0], tol=1e-6) < 3:

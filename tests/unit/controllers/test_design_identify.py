@@ -82,6 +82,9 @@ def test_a_run_without_excitation_is_refused():
     still = replace(record(Plant(-0.23, -0.24)), applied=np.full(400, 3.5))
     with pytest.raises(ConfigError, match="applied: must move"):
         identify.main(still)
+    constant = replace(record(Plant(-0.23, -0.24)), response=np.full(400, 0.5))
+    with pytest.raises(ConfigError, match="response_time: must move, or nothing tells k and b"):
+        identify.main(constant)
 
 
 def test_a_run_that_shows_no_queue_warns():
