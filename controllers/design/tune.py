@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from controllers import registry
-from controllers.design.plant import Plant, error_slope
+from controllers.design.plant import LARGEST, Plant, error_slope
 from controllers.design.robustness import Controller, Verdict, judge
 from controllers.error import ErrorForm
 from roma.config import file_edit, yaml_file
@@ -115,10 +115,12 @@ def _guard(plant: Plant, goal: TuningGoal) -> list[str]:
     for name, value in (("set_point", goal.set_point), ("cost", goal.cost)):
         if not 0 < value < math.inf:
             raise ConfigError(f"{name} = {value}: must be finite and > 0")
-    if not -math.inf < k < 0:
-        raise ConfigError(f"k = {k:g} s/core: must be < 0, more cores must shorten the response")
-    if not -math.inf < b < 1:
-        raise ConfigError(f"b = {b:g}: must be < 1, a zero outside would turn the sign of K")
+    if not -LARGEST <= k <= -1 / LARGEST:
+        bound = f"must be < 0, from {-LARGEST:g} to {-1 / LARGEST:g}"
+        raise ConfigError(f"k = {k:g} s/core: {bound}: more cores must shorten the response")
+    if not -LARGEST <= b < 1:
+        why = "a zero outside would turn the sign of K"
+        raise ConfigError(f"b = {b:g}: must be < 1 and >= {-LARGEST:g}: {why}")
     if not 0 < q < 1:
         raise ConfigError(f"q = {q:g}: must be in (0, 1)")
     if not 0 <= goal.dead_time <= MOST_DEAD_TIME:
