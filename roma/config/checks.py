@@ -13,7 +13,7 @@ from roma.config.topology import Topology
 from roma.config.workers import HOST_NAME, UNIX, ServerKind, WorkerConfig, check_socket
 from roma.config.yaml_file import Fault
 from roma.domain import units
-from roma.domain.model import Device
+from roma.domain.model import Device, Sharing
 
 
 def check(config: Topology) -> None:
@@ -56,6 +56,9 @@ def _check_models(config: Topology) -> None:
             cores = getattr(model.cpu, key)
             if cores is not None and cores < least:
                 raise Fault(f"models.{name}.cpu.{key}", cores, f"≥ cpu.min ({least:g})")
+        if model.weight != 1 and config.control.sharing is not Sharing.MAX_MIN:
+            bound = f"1 where control.sharing is {config.control.sharing}, which heeds none"
+            raise Fault(f"models.{name}.weight", model.weight, bound)
         most = config.gateway.max_body_bytes
         if model.max_body_bytes is not None and model.max_body_bytes > most:
             bound = f"≤ gateway.max_body_bytes ({most})"

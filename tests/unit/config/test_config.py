@@ -81,6 +81,12 @@ def test_every_fault_is_one_line_with_key_value_and_bound():
         ),
         (
             "workers:",
+            "    weight: 2\ncontrol: {sharing: proportional}\nworkers:",
+            "models.photos.weight = 2.0: must be 1 where control.sharing is proportional, which "
+            "heeds none",
+        ),
+        (
+            "workers:",
             "control: {period: 2.5}\nworkers:",
             "control.period = 2.5: input should be less than or equal to 2",
         ),
