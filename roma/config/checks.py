@@ -271,7 +271,7 @@ def _check_worker(config: Topology, key: str, worker: WorkerConfig) -> None:
     _check_cgroups(f"{key}.executables", worker)
     listed = [e.model for e in worker.executables if e.cgroup is not None and e.model is not None]
     placed = config.placed[worker.name] if worker.is_placed else []
-    total = sum(config.minimum(name) for name in (*placed, *listed))
+    total = round(sum(config.minimum(name) for name in (*placed, *listed)), 9)
     if total > worker.allocatable:
         bound = f"≥ the sum of the models' cpu.min ({total:g})"
         raise Fault(f"{key}.cores - reserved", f"{worker.allocatable:g}", bound)

@@ -354,7 +354,7 @@ class WorkerConfig(Section):
     @property
     def allocatable(self) -> float:
         """AC = MC - GC, in cores."""
-        return self.cores - self.reserved
+        return round(self.cores - self.reserved, 9)  # in binary, 2 - 1.8 is less than 0.2
 
     @model_validator(mode="after")
     def _check(self) -> "WorkerConfig":

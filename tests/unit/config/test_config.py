@@ -335,3 +335,11 @@ def test_merges_that_multiply_are_refused_before_they_do():
         "k": 1,
         "l": 3,
     }
+
+
+def test_cores_are_compared_as_they_are_written():
+    """In binary, 2 - 1.8 is less than 0.2, and three times 0.1 is more than 0.3."""
+    model = "{path: m, sla: {response_time: 1}, cpu: {min: 0.1, max: 0.2}}"
+    found = schema.parse(f"models: {{m: {model}}}\nworkers: [{{cores: 2, reserved: 1.8}}]")
+    assert found.workers[0].allocatable == 0.2
+    schema.parse(f"models: {{a: {model}, b: {model}, c: {model}}}\nworkers: [{{cores: 0.3}}]")
