@@ -42,6 +42,8 @@ class FileMeters:
         self._executables = tuple(executables)
         self._period = period
         self._groups: dict[str, Group] = {}
+        self._missed: set[str] = set()
+        """Containers that run and have no group below the hierarchy's root."""
         self._looking: asyncio.Task[None] | None = None
 
     async def read(self) -> Mapping[str, Reading | None]:
@@ -77,6 +79,12 @@ class FileMeters:
             group = container_group(self._hierarchy, container.id, self._period)
             if group is not None:
                 self._groups[name] = group
+            elif container.id not in self._missed and name in self._executables:
+                self._missed.add(container.id)
+                root, short = self._hierarchy.roots[0], container.id[:12]
+                log.warning(
+                    "executable %s: holding: container %s has no cgroup below %s", name, short, root
+                )
 
 
 class EngineMeters:
