@@ -35,12 +35,12 @@ async def keep_safe(
 ) -> None:
     """Grant safe shares whenever a worker's supervisor has stopped ticking; never returns.
 
-    `config` and `groups` return the current values, since models come and go. Until its first tick
-    a supervisor is starting, and the initial cores stay in force.
+    `config` and `groups` return the current values, since models come and go, and are shared among
+    anew. Until its first tick a supervisor is starting, and the initial cores stay in force.
     """
     loop = asyncio.get_running_loop()
     seen: int | None = None
-    renewed, is_safe = loop.time(), False
+    renewed, safe = loop.time(), frozenset[str]()
     context, token = peers.to_supervisors(config()), peers.exchange_token(config())
     async with peers.session(context, LOOK) as session:
         while True:
@@ -54,13 +54,16 @@ async def keep_safe(
             at = reachable(control.host, present.control_port(here), tls=control.tls is not None)
             ticks = await _ticks(session, f"{at}/control/v1/state", token)
             if ticks is not None and ticks != seen:
-                seen, renewed, is_safe = ticks, loop.time(), False
+                seen, renewed, safe = ticks, loop.time(), frozenset()
                 continue
             lease = max(LEASE, LEAST_LEASE * present.period(here))
-            if seen is not None and not is_safe and loop.time() - renewed > lease:
+            made = groups()
+            if seen is None or safe == made.keys() or loop.time() - renewed <= lease:
+                continue
+            if not safe:
                 log.warning("worker %s: no tick for %g s: safe shares", worker, lease)
-                _share(present, here, groups())
-                is_safe = True
+            _share(present, here, made)
+            safe = frozenset(made)
 
 
 async def _ticks(
