@@ -51,7 +51,9 @@ class Lease(Enum):
     KEPT = "kept"
     """A supervisor controls."""
     STUCK = "stuck"
-    """No supervisor does, and the engine grants nothing: logged once, retried until it does."""
+    """No supervisor does, and the engine grants nothing: logged once, retried until it does.
+
+    Also where a container has come since it did."""
     SAFE = "safe"
     """Safe shares are granted."""
 
@@ -155,6 +157,8 @@ class Broker:
         if found is None:
             await self._make(executable.container, body)
         await self._engine.start(executable.container)
+        if self._state is Lease.SAFE:
+            self._state = Lease.STUCK
 
     async def _make(self, container: str, body: Mapping[str, Any]) -> None:
         try:
