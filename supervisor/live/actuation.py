@@ -127,11 +127,10 @@ def _on_cgroups(config: Config, worker: WorkerConfig, claims: Claims) -> tuple[A
         for e in controlled(config, worker)
         if e.cgroup is not None
     }
-    actuator = CgroupActuator(groups)
     if config.control.dry_run:
-        return RecordingActuator(actuator), _dry_run
+        return RecordingActuator(CgroupActuator(groups)), _dry_run
     claims.take(groups.values())
-    return actuator, _control
+    return CgroupActuator(groups, claims.take), _control
 
 
 def _pod_meters(

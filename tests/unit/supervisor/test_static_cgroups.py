@@ -1,12 +1,20 @@
 """Cgroups that others made, of executables of backend `static`."""
 
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+
 import pytest
 
 from roma.config import schema
 from roma.config.sources import Sources
+from roma.domain.errors import TakenError
 from supervisor.cgroups import Hierarchy
 from supervisor.claims import Claims
 from supervisor.live import actuation
+from tests.unit.supervisor.test_claims import HOLD
 
 CONFIG = """
 models: {m: {sla: {response_time: 1}}}
@@ -39,13 +47,34 @@ async def reads(actuator, times=1):
 
 
 @pytest.fixture
-async def actuator(mount):
+def claims():
+    with contextlib.closing(Claims()) as claims:
+        yield claims
+
+
+@pytest.fixture
+async def actuator(mount, claims):
     config = schema.parse(CONFIG)
-    context = actuation.ActuationContext(Claims(), Sources(config))
+    context = actuation.ActuationContext(claims, Sources(config))
     async with actuation.actuation(config, config.workers[0], context) as (found, mode):
         assert mode() == "control"
         yield found
-    context.claims.close()
+
+
+@pytest.fixture
+def hold():
+    """Return a function that lets another process claim a group, and returns its pid."""
+    with contextlib.ExitStack() as stack:
+
+        def start(group):
+            argv = [sys.executable, "-c", HOLD.replace('"a"', repr(group.name)), group.parent]
+            other = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            stack.enter_context(other)
+            stack.callback(other.kill)
+            assert other.stdout.readline() == b"held\n"
+            return other.pid
+
+        yield start
 
 
 async def test_it_is_found_below_the_mount_wherever_the_supervisor_runs(mount, actuator):
@@ -64,3 +93,24 @@ async def test_one_that_cannot_be_read_is_named_with_the_reason_once(mount, actu
     (group / "cpu.max").unlink()
     assert await reads(actuator, times=2) is None
     assert caplog.text.count(said) == 2
+
+
+async def test_one_that_comes_later_or_again_is_claimed(mount, actuator, claims):
+    """Else a second supervisor could control it, too."""
+    group = mount / "system.slice" / "m.service"
+    for _ in range(2):  # its service starts, and starts again
+        assert await reads(actuator) is None
+        group_at(group)
+        assert await reads(actuator) is not None
+        (descriptor,) = claims._held.values()
+        assert os.path.samestat(os.fstat(descriptor), (group / "cgroup.procs").stat())
+        shutil.rmtree(group)
+
+
+async def test_one_that_another_supervisor_has_by_then_is_refused(mount, actuator, hold):
+    group = mount / "system.slice" / "m.service"
+    assert await reads(actuator) is None
+    group_at(group)
+    pid = hold(group)
+    with pytest.raises(TakenError, match=f"cgroup {group}: process {pid} of this host"):
+        await actuator.read()
