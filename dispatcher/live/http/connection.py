@@ -405,14 +405,14 @@ class Connection(ClientConnection):
             self._cursor.on_end_of_chunks()
         request.body = self._body.take()
         self._last = request
-        if not self._is_free:
-            self._waiting.append(request)
-            self._reading.pause(self.output.transport)
-        elif is_accepted:
+        if is_accepted:  # checked: not once more, though an answer became unread meanwhile
             self._begin(request)
-        else:  # its headers came while another one was being answered
+        elif self._is_free:  # its headers came while another one was being answered
             self._waiting.append(request)
             self._process_queue()
+        else:
+            self._waiting.append(request)
+            self._reading.pause(self.output.transport)
 
     def _begin(self, request: HttpRequest) -> None:
         self._current = request
@@ -454,7 +454,7 @@ class Connection(ClientConnection):
         final, self._final = self._final, None
         if final is not None:
             self._send_final(final, HttpRequest(self.peer))
-        elif not self._discards:
+        elif not self._discards and not self.output.is_unread:
             self._read_on(self.output.transport)
 
     def _read_on(self, transport: asyncio.Transport) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import io
+import json
 import math
 import resource
 import socket
@@ -12,9 +13,11 @@ import pytest
 from aiohttp import web
 
 from dispatcher.live.memory import KEPT, FreeMemory
+from roma.security import api_keys
 from tests.protocol.gateway.test_grpc import PREDICT, asking
 from tests.protocol.gateway.test_grpc_bounds import Code
 from tests.support import http2
+from tests.support.raw_http import post
 
 SIZE = 24 * 2**20
 """More than the kernel takes of an answer: four MiB are usual, or six."""
@@ -42,6 +45,16 @@ def drain(sock):
         while left > 0 and (read := len(sock.recv(2**20))):
             left -= read
     return left <= 0
+
+
+def end_of_answers(sock):
+    """Read the large answer and the small or refused one behind it; return the last bytes."""
+    sock.settimeout(20)
+    end, read = b"", 0
+    while read < SIZE or end[-1:] not in b"x}":
+        found = sock.recv(2**20)
+        end, read = (end + found)[-1024:], read + len(found)
+    return end
 
 
 @contextlib.asynccontextmanager
@@ -93,6 +106,30 @@ async def test_a_client_that_does_not_read_makes_room_for_others(large):
         assert large.server.closed_unread == 1
         await large.until(lambda: large.server.unsent == 0)
         assert not await asyncio.to_thread(drain, sock)
+
+
+async def test_a_request_behind_an_unread_answer_is_admitted_once(harness, tmp_path):
+    """Its head comes before that answer, and its body while it is unread."""
+    token = api_keys.new_token("aaaaaaaa")
+    entry = {"hash": api_keys.hashed(token), "models": "*", "concurrency": 1}
+    file = tmp_path / "keys.yaml"
+    file.write_text(json.dumps({"keys": {"aaaaaaaa": entry}}))
+    await harness.open(gateway=f"keys: {file}")
+
+    async def answer(request, body):
+        return web.Response(body=b"x" if body == b"small" else bytes(SIZE))
+
+    harness.backends[0].behave = answer
+    key = b"X-API-Key: " + token.encode()
+    with socket.create_connection(("127.0.0.1", harness.port)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**18)
+        sock.sendall(post(b"{}", key) + post(b"small", key).removesuffix(b"small"))
+        await harness.until(lambda: harness.server.unsent > SIZE // 2)
+        (connection,) = harness.server.connections
+        sock.sendall(b"small")
+        await harness.until(lambda: "idle, 0 wait" not in repr(connection))
+        assert b"HTTP/1.1 200 OK" in await asyncio.to_thread(end_of_answers, sock)
+    assert (await harness.predict(b"small", headers={"X-API-Key": token}))[0] == 200
 
 
 async def test_one_answer_is_sent_however_large(large):
