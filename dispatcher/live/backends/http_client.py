@@ -12,6 +12,7 @@ import errno
 import logging
 import math
 import time
+from socket import EAI_AGAIN, gaierror
 from typing import Final, cast
 
 from dispatcher.live.backends.http_connection import (
@@ -64,6 +65,7 @@ _UNREACHED: Final[dict[int, type[BackendError]]] = {
     errno.ENETUNREACH: BackendUnreachable,
     errno.ENOENT: BackendUnreachable,  # a Unix socket that does not exist (yet or any more)
     errno.EAGAIN: BackendSilent,  # its backlog is full: connections are accepted too slowly
+    EAI_AGAIN: BackendSilent,  # a name server that does not answer
 }
 """Meaning of a failure to connect; others are local faults, such as running out of descriptors."""
 
@@ -271,8 +273,7 @@ class Pool(ConnectionOwner):
             connecting.done(BackendUnreachable(f"cannot connect to {self.where}: {reason(error)}"))
             return
         except OSError as error:
-            kind = _UNREACHED.get(error.errno or 0, BackendError)
-            connecting.done(kind(f"cannot connect to {self.where}: {error}"))
+            connecting.done(_kind(error)(f"cannot connect to {self.where}: {error}"))
             return
         except Exception as error:  # whatever the error is, `done` must be called
             log.exception("cannot connect to %s", self.where)
@@ -301,6 +302,13 @@ class Connecting:
         self.is_aborted, self.done = True, _nobody
         if self.connection is not None:
             self.connection.abort()
+
+
+def _kind(error: OSError) -> type[BackendError]:
+    """Return the meaning of a failure to connect."""
+    # No number: several addresses of one name failed, each in its own way.
+    is_elsewhere = error.errno is None or isinstance(error, gaierror)
+    return _UNREACHED.get(error.errno or 0, BackendUnreachable if is_elsewhere else BackendError)
 
 
 def _nobody(_: Response | BackendError) -> None:

@@ -1,14 +1,16 @@
 """Executables that die, refuse or answer nonsense: each request still ends exactly once."""
 
 import asyncio
+import errno
 import json
+import socket
 
 import pytest
 from aiohttp import web
 
 from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.http.messages import Message, request_template
-from roma.domain.errors import BackendLost
+from roma.domain.errors import BackendError, BackendLost, BackendSilent, BackendUnreachable
 from roma.domain.events import Reason
 
 
@@ -48,6 +50,40 @@ async def test_a_request_that_never_reached_its_executable_runs_on_another(harne
     assert statuses == [200] * 4
     assert dead.seen == []
     assert len(alive.seen) == 4
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), BackendUnreachable),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure"), BackendSilent),
+        (["127.0.0.1", "127.0.0.2"], BackendUnreachable),  # asyncio tells both, without a number
+        (OSError(errno.EMFILE, "Too many open files"), BackendError),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_one_that_was_not_reached(monkeypatch, found, expected):
+    """Its request may run on another executable, unless the fault is on this side."""
+    known = socket.getaddrinfo
+
+    def looked_up(host, port, *args, **options):
+        if host != "model-server":
+            return known(host, port, *args, **options)
+        if isinstance(found, OSError):
+            raise found
+        kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        return [(*kind, "", (address, port)) for address in found]
+
+    async def sent():
+        pool = Pool("model-server", 1)
+        result = asyncio.get_running_loop().create_future()
+        pool.send(Message(request_template("/p"), b"{}"), result.set_result, timeout=20)
+        try:
+            return await result
+        finally:
+            await pool.close()
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    assert type(asyncio.run(sent())) is expected
 
 
 async def test_two_answers_to_one_request_cost_the_connection(harness):
