@@ -4,8 +4,7 @@ gRPC accepts no `ssl.SSLContext`: it reads PEM files itself, anew for each hands
 of them. If a file is wrong, the old ones stay in force.
 """
 
-import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -43,19 +42,12 @@ def address(context: Any) -> str:
     return unquote(peer.rpartition(":")[0].partition(":")[2]).strip("[]")
 
 
-def certificate_name(auth: dict[str, Sequence[bytes]]) -> str | None:
-    """Return the name of a verified client, chosen as `roma.security.tls.certificate_name` does.
-
-    gRPC lists a certificate's names without the kind of each.
-    """
-    names = [
-        name.decode("utf-8", "replace") for name in auth.get("x509_subject_alternative_name", ())
-    ]
-    uris = [name for name in names if "://" in name]
-    others = [name for name in names if "@" not in name and not _is_address(name)]
-    mails = [name for name in names if "@" in name]
-    common = [name.decode("utf-8", "replace") for name in auth.get("x509_common_name", ())]
-    return next(iter([*uris, *others, *mails, *common]), None)
+def certificate_name(auth: Mapping[str, Sequence[bytes]]) -> str | None:
+    """Return the name of a verified client, as `roma.security.tls.certificate_name` does."""
+    for kind in ("peer_uri", "peer_dns", "peer_email", "x509_common_name"):
+        for name in auth.get(kind, ()):
+            return name.decode("utf-8", "replace")
+    return None
 
 
 def priority(context: Any, highest: Priority) -> Priority:
@@ -116,11 +108,3 @@ def metadata(context: Any, name: str) -> str | None:
     if not found:
         return None
     return ",".join(v.decode("latin-1") if isinstance(v, bytes) else v for v in found)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

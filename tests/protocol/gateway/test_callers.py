@@ -8,6 +8,15 @@ import ssl
 import grpc
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from yarl import URL
 
 from roma.security import api_keys
@@ -372,9 +381,25 @@ async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_en
     await closing
 
 
+def issued(authority, *names):
+    """Return the key and the certificate of a client, in PEM; trustme knows no URIs."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.load_pem_x509_certificate(authority.cert_pem.bytes())
+    certificate = (
+        x509.CertificateBuilder(issuer.subject, x509.Name([]), key.public_key(), 1)
+        .not_valid_before(issuer.not_valid_before_utc)
+        .not_valid_after(issuer.not_valid_after_utc)
+        .add_extension(x509.SubjectAlternativeName(names), critical=True)
+        .sign(load_pem_private_key(authority.private_key_pem.bytes(), None), hashes.SHA256())
+    )
+    unlocked = PrivateFormat.PKCS8, NoEncryption()
+    return key.private_bytes(Encoding.PEM, *unlocked), certificate.public_bytes(Encoding.PEM)
+
+
 async def test_grpc_over_mutual_tls_knows_its_client_by_its_certificate(harness, tmp_path):
     authority = trustme.CA()
-    server, client = authority.issue_cert("localhost"), authority.issue_cert("scorer.example")
+    server = authority.issue_cert("localhost")
+    names = x509.DNSName("a.example"), x509.UniformResourceIdentifier("urn:scorer")
     files = {}
     for name, blob in (
         ("certificate", server.cert_chain_pems[0]),
@@ -385,13 +410,13 @@ async def test_grpc_over_mutual_tls_knows_its_client_by_its_certificate(harness,
         blob.write_to_path(files[name])
         files[name].chmod(0o600)
     keys_file = tmp_path / "keys.yaml"
-    entry = {"name": "scorer", "certificate": "scorer.example", "models": ["m"]}
+    entry = {"name": "scorer", "certificate": "urn:scorer", "models": ["m"]}
     keys_file.write_text(json.dumps({"keys": {IDS[0]: entry}}))
     keys_file.chmod(0o600)
     tls = ", ".join(f"{name}: {path}" for name, path in files.items())
     await harness.open(gateway=f"keys: {keys_file}, tls: {{{tls}}}", speaks_grpc=True)
     trust = authority.cert_pem.bytes()
-    own = client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
+    own = issued(authority, *names)
     target = f"localhost:{harness.grpc_port}"
     for pair, lets_in in ((own, True), ((None, None), False)):
         credentials = grpc.ssl_channel_credentials(trust, *pair)
