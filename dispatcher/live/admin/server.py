@@ -152,6 +152,8 @@ class Admin:
         return web.Response(body=exchange.REPLY.dump_json(reply), content_type="application/json")
 
     async def _needs(self, request: web.Request) -> web.Response:
+        if _is_from_browser(request):  # it would take the place of the supervisor that waits
+            return _not_for_browsers()
         worker = request.query.get("worker", "")
         try:
             found = await self._supervisors.needed(worker, exchange.QUIET)
@@ -164,7 +166,7 @@ class Admin:
         return web.Response(status=200 if found else 204)
 
     async def _applied(self, request: web.Request) -> web.Response:
-        if hdrs.ORIGIN in request.headers:
+        if _is_from_browser(request):
             return _not_for_browsers()
         try:
             async with asyncio.timeout(BODY_TIMEOUT):
@@ -193,7 +195,7 @@ class Admin:
         return web.Response(status=204)
 
     async def _reload(self, request: web.Request) -> web.Response:
-        if hdrs.ORIGIN in request.headers:
+        if _is_from_browser(request):
             return _not_for_browsers()
         if self.reloading is None:
             return web.json_response({"error": "this dispatcher follows no file"}, status=404)
@@ -205,6 +207,14 @@ class Admin:
 
     async def _scrape(self, request: web.Request) -> web.Response:
         return await prometheus.response(request, self._collect())
+
+
+def _is_from_browser(request: web.Request) -> bool:
+    """Return True if a page sent a request: its browser says so.
+
+    A GET for an image, say, has no Origin, but since 2023 Sec-Fetch-Site (Fetch Metadata §2.3).
+    """
+    return hdrs.ORIGIN in request.headers or "Sec-Fetch-Site" in request.headers
 
 
 def _not_for_browsers() -> web.Response:

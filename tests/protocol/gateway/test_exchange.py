@@ -68,6 +68,19 @@ async def test_who_waits_for_an_unknown_worker_is_told(harness):
     assert await Peer(harness.session, harness.admin, 5).needs("other") is None
 
 
+async def test_another_sites_page_does_not_take_the_place_of_a_supervisor_that_waits(harness):
+    await harness.open()
+    supervisors = harness.admin_doors._supervisors
+    waiting = asyncio.create_task(Peer(harness.session, harness.admin, 5).needs("local"))
+    await harness.until(lambda: supervisors._waiters)
+    url = f"{harness.admin}/control/v1/needs?worker=local"
+    image = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "image"}  # it has no Origin
+    async with asyncio.timeout(5), harness.session.get(url, headers=image) as response:
+        assert response.status == 403
+    supervisors.need("local")
+    assert await waiting is True
+
+
 async def test_a_hint_for_a_supervisor_that_has_gone_is_kept_for_the_next(harness):
     await harness.open()
     supervisors = harness.admin_doors._supervisors
