@@ -358,7 +358,8 @@ def _tracer(config: GatewayConfig) -> "OtelTracer":
         ) from error
     except ValueError as error:  # OpenTelemetry reads some of its variables when imported
         raise ConfigError(f"gateway.traces = true: OpenTelemetry: {error}") from error
-    return OtelTracer(config.host, config.port, config.grpc_port)
+    scheme = "http" if config.tls is None else "https"
+    return OtelTracer(config.host, config.port, config.grpc_port, scheme=scheme)
 
 
 def _sources(config: Config, *, insecure: bool) -> Sources:

@@ -58,13 +58,16 @@ FLUSH = 2.0
 class OtelTracer:
     """Creates the traces of one gateway on `host` and these ports; a thread sends them.
 
-    `grpc_port` is None where there is no gRPC.
+    `grpc_port` is None where there is no gRPC; `scheme` is http, or https over TLS.
     """
 
-    def __init__(self, host: str, port: int, grpc_port: int | None = None) -> None:
+    def __init__(
+        self, host: str, port: int, grpc_port: int | None = None, *, scheme: str = "http"
+    ) -> None:
         self._host = host
         self._port = port
         self._grpc_port = grpc_port
+        self._scheme = scheme
         self._said = _Said()
         self._said.install()
         resource = Resource.create()
@@ -106,7 +109,7 @@ class OtelTracer:
         return {
             "server.address": self._host,
             "server.port": self._port,
-            "url.scheme": "http",
+            "url.scheme": self._scheme,
             "http.route": route.template,
             "url.path": route.path,
         }
