@@ -253,9 +253,8 @@ class Connection(ClientConnection):
     def resume_writing(self) -> None:
         """Continue: the client has read."""
         self.output.resume(self)
-        self.due = math.inf
-        if self._discards:
-            self.due = self._server.now + self._server.bounds.write_timeout
+        now, bounds = self._server.now, self._server.bounds
+        self.due = now + bounds.write_timeout if self._discards else math.inf
         if self._current is None:
             self._process_queue()
 
@@ -460,8 +459,9 @@ class Connection(ClientConnection):
     def _read_on(self, transport: asyncio.Transport) -> None:
         """Read the next request, or the rest of it: those before it are answered."""
         self._reading.resume(transport)
-        bounds, request = self._server.bounds, self._request
-        self.due = self._server.now + (bounds.body_timeout if request else bounds.idle_timeout)
+        bounds, request, is_head = self._server.bounds, self._request, self._state is states.HEAD
+        timeout = bounds.head_timeout if is_head else bounds.body_timeout
+        self.due = self._server.now + (bounds.idle_timeout if request is None else timeout)
         if request is not None and self._state is states.QUEUED:
             self._accept(request)
 

@@ -130,6 +130,18 @@ async def test_a_slow_model_server_is_not_the_clients_fault(harness, connect):
     assert (await client.answer())[0] == 200
 
 
+async def test_a_head_that_begins_behind_another_request_has_no_more_time(harness, connect):
+    await harness.open(limits="{head_timeout: 0.5}")
+    harness.backends[0].gate = asyncio.Event()
+    client = await connect()
+    client.send(post(b"{}") + HEAD)  # in one read
+    await harness.until(lambda: harness.backends[0].running == 1)
+    harness.backends[0].gate.set()
+    assert (await client.answer())[0] == 200
+    status, _, body = await client.answer()  # within 10 s: a body has 30
+    assert (status, b"request head took longer than 0.5 s" in body) == (408, True)
+
+
 async def test_a_client_that_never_reads_is_closed(harness, connect):
     await harness.open(max_body=1 << 24, limits="{write_timeout: 0.2}")
     client = await connect()
