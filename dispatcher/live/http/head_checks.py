@@ -39,15 +39,16 @@ def objection(
     `is_odd`: it has headers that most requests lack.
     """
     bounds, origins = server.bounds, server.origins
-    if size > bounds.head_bytes:
-        return bounds.large_head()
-    if not is_odd and _is_plain(head, origins, bounds.length_digits):
+    is_large = size > bounds.head_bytes
+    if not is_odd and not is_large and _is_plain(head, origins, bounds.length_digits):
         return None
     if b"host" not in head.headers or is_odd or not head.keep_alive:
         head.version = parser.get_http_version()  # it formats a new text each time
-    found = _framing_objection(head, parser, origins, bounds) or origin_objection(head, origins)
+    foreign = origin_objection(head, origins)  # a page that may read answers reads refusals, too
     head.is_usual = head.method != "HEAD" and head.version != "1.0" and not head.cors
-    return found
+    if is_large:
+        return bounds.large_head()
+    return _framing_objection(head, parser, origins, bounds) or foreign
 
 
 def _is_plain(head: Head, origins: Origins, length_digits: int) -> bool:

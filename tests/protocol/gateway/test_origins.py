@@ -9,6 +9,7 @@ from dispatcher.live.http.origins import FOREIGN, MALFORMED, OK, Origins
 from roma.config.gateway import GatewayConfig
 from roma.config.schema import parse
 from roma.config.security import TlsConfig
+from tests.support.raw_http import HEAD
 
 PAGE = "https://app.example"
 
@@ -108,6 +109,26 @@ async def test_pages_that_may_read_answers_are_told_so_in_each(harness):
             assert allowed == (PAGE if origin == PAGE else None)
             assert headers.get("Vary") == ("Origin" if origin == PAGE else None)
     assert (await post(harness, "localhost", Origin="https://evil.example"))[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        (b"Content-Length: 5000", 413),
+        (b"Expect: nothing", 417),
+        (b"Transfer-Encoding: gzip, chunked", 501),
+        (b"X: " + 2000 * b"x", 431),
+    ],
+)
+async def test_pages_that_may_read_answers_read_why_a_head_is_refused(
+    harness, connect, more, status
+):
+    cors = f"cors_origins: ['{PAGE}']"
+    await harness.open(gateway=cors, max_body=2000, limits="{head_bytes: 1024}")
+    client = await connect()
+    client.send(HEAD + f"Origin: {PAGE}\r\n".encode() + more + b"\r\n\r\n")
+    found, headers, _ = await client.answer()
+    assert (found, headers.get("access-control-allow-origin")) == (status, PAGE)
 
 
 async def test_pages_may_read_every_header_that_the_document_names(harness):
