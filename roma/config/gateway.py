@@ -3,16 +3,28 @@
 Times are seconds, sizes are bytes.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
-from pydantic import ByteSize, Field, model_validator
+from pydantic import AfterValidator, ByteSize, Field, model_validator
 
 from roma.config.security import OidcConfig, PeerUrl, TlsConfig, WebUrl, reachable
 from roma.config.workers import AbsolutePath, Host, Name, Port, Seconds, check_socket
 from roma.config.yaml_file import Fault, FilePath, Section
 
-Origin = Annotated[str, Field(pattern=r"^(\*|https?://[A-Za-z0-9._-]+(:[0-9]{1,5})?)$")]
-"""A page's origin as browsers send it, or `*` for any."""
+
+def _as_sent(origin: str) -> str:
+    """Return an origin as browsers send it: in lower case, without its scheme's own port."""
+    origin = origin.lower()
+    return origin.removesuffix(":443" if origin.startswith("https:") else ":80")
+
+
+_PAGES_HOST: Final = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f.:]+\])"
+Origin = Annotated[
+    str,
+    Field(pattern=rf"^(\*|https?://{_PAGES_HOST}(:[0-9]{{1,5}})?)$"),
+    AfterValidator(_as_sent),
+]
+"""A page's origin, or `*` for any."""
 
 
 class LimitsConfig(Section):

@@ -183,6 +183,20 @@ async def test_without_a_guard_pages_are_served_and_told_nothing(harness, tmp_pa
     assert "Access-Control-Allow-Origin" not in headers
 
 
+@pytest.mark.parametrize(
+    ("listed", "sent"),
+    [
+        ("https://App.example:443", b"https://app.example"),
+        ("http://app.example:80", b"http://app.example"),
+        ("http://app.example:443", b"http://app.example:443"),
+        ("http://[2001:DB8::1]:3000", b"http://[2001:db8::1]:3000"),
+    ],
+)
+def test_an_origin_is_the_same_however_it_is_written(listed, sent):
+    gateway = GatewayConfig(cors_origins=(listed,))
+    assert b"Allow-Origin: " + sent + b"\r\n" in _origins(gateway).cors(sent)
+
+
 def test_what_clients_name_is_remembered_within_bounds():
     origins = Origins(is_guarded=True)
     for i in range(3000):
