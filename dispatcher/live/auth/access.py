@@ -115,6 +115,10 @@ class Access:
         authorization = who.authorization
         if authorization is not None and authorization[:7].lower() == "bearer ":
             token = authorization[7:].strip()
+            # A proxy's own key may be beside it; of two of ours, it is unknown which is meant.
+            other = who.api_key or ""
+            if other != token and other.startswith("roma_"):
+                raise _unknown()
         if token is None:
             caller = self._by_certificate(who.certificate)
         elif len(token) > LONGEST or not token.isascii():

@@ -60,6 +60,8 @@ def test_a_key_opens_its_models_by_either_header():
         Credentials(f"bearer  {TOKEN} "),
         Credentials(None, TOKEN),
         Credentials("Basic cm9tYTo=", TOKEN),  # of a proxy on the way, say
+        Credentials(f"Bearer {TOKEN}", "a-proxys-own"),
+        Credentials(f"Bearer {TOKEN}", TOKEN),
     ):
         grant = a.admit(who, "m", 0.0)
         assert (grant.name, grant.priority) == ("checkout", Priority.LOW)
@@ -87,6 +89,7 @@ def test_a_key_opens_its_models_by_either_header():
         Credentials(None, ""),
         Credentials(None, TOKEN.upper()),
         Credentials("Bearer wrong", TOKEN),  # which of both is meant?
+        Credentials(f"Bearer {TOKEN}", OTHER_TOKEN),
         Credentials(certificate="checkout"),
     ],
 )
