@@ -26,7 +26,7 @@ MAX_AGE: Final = 1.0
 """Seconds that an answer is kept, including errors of the model server."""
 
 LOADING_TIMEOUT: Final = 1.0
-"""Seconds that an executable which is not ready has to report its progress: it may hang."""
+"""Seconds that executables which are not ready have to report their progress: they may hang."""
 
 _AVAILABLE: Final = (b'"AVAILABLE"', b"\x10\x1e")
 """The state of a version that is available, in JSON and in TensorFlow Serving's
@@ -178,15 +178,17 @@ class Lookups:
         """Ask the executables of a model that are not ready; None if none of them answers.
 
         Also None if one reports that it is available: until a health check confirms it, it gets no
-        requests.
+        requests. Each has its part of the time: the first may hang while the second loads.
         """
-        timeout = min(self._timeout, LOADING_TIMEOUT)
-        for executor in self._driver.core.executors.loading(model):
+        loading = self._driver.core.executors.loading(model)
+        timeout = min(self._timeout, LOADING_TIMEOUT) / max(1, len(loading))
+        for executor in loading:
             endpoint = self._endpoints.get(executor.spec.name)
             if endpoint is not None:
-                with contextlib.suppress(BackendError):
-                    answer = await self._ask_one(endpoint, flight, fetch, timeout)
-                    return None if any(state in answer.body for state in _AVAILABLE) else answer
+                with contextlib.suppress(BackendError, TimeoutError):
+                    async with asyncio.timeout(timeout):
+                        answer = await self._ask_one(endpoint, flight, fetch, timeout)
+                        return None if any(s in answer.body for s in _AVAILABLE) else answer
         return None
 
     async def _ask_one(
