@@ -103,7 +103,10 @@ async def encoded(accept: str, metrics: Iterable[Metric]) -> tuple[bytes, str]:
     The state is read immediately; the text, which takes longer, is made on a thread, so that a
     request waits only for a switch interval of the interpreter.
     """
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is no number
+        encode, content_type = choose_encoder("")
     return await asyncio.to_thread(encode, _Collected(list(metrics))), content_type
 
 

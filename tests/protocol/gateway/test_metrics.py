@@ -67,12 +67,16 @@ async def test_a_lost_executable_is_not_ready_and_what_was_never_measured_is_abs
 
 
 @pytest.mark.parametrize(
-    "accept", ["application/openmetrics-text; version=1.0.0", "text/plain; version=0.0.4"]
+    ("accept", "parse"),
+    [
+        ("application/openmetrics-text; version=1.0.0", openmetrics_families),
+        ("text/plain; version=0.0.4", text_string_to_metric_families),
+        ("application/openmetrics-text; version=new", text_string_to_metric_families),
+    ],
 )
-async def test_the_client_chooses_the_format(harness, accept):
+async def test_the_client_chooses_the_format(harness, accept, parse):
     await harness.open()
     await harness.predict()
-    parse = openmetrics_families if "openmetrics" in accept else text_string_to_metric_families
     found = await scrape(harness, parse, Accept=accept)
     assert found["roma_requests_total", "cpu", "m", "answered"] == 1
 
