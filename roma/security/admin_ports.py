@@ -87,7 +87,9 @@ class AdminPorts:
         Connections have `shutdown_timeout` seconds to end.
         """
         app.middlewares.insert(0, self._note)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_timeout)
+        runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=shutdown_timeout, auto_decompress=False
+        )
         await runner.setup()
         try:
             assert runner.server is not None

@@ -232,6 +232,17 @@ async def test_what_is_refused_is_logged_without_what_was_sent(tmp_path, caplog)
     assert not any(text in caplog.text for text in [*texts.values(), "x" * 43])
 
 
+async def test_a_body_that_nobody_reads_is_not_unpacked(tmp_path, caplog):
+    """No token is needed to send one, and it may be a bomb, or no gzip at all."""
+    secrets(tmp_path)
+    async with serving(tmp_path, tokens={"admin": "admin"}) as (loaded, session):
+        for path, expected in (("/", 401), ("/healthz", 401), ("/control/v1/applied", 400)):
+            url, coded = loaded.gateway.admin_url + path, {"Content-Encoding": "gzip"}
+            async with session.post(url, data=b"abc", headers=coded) as answer:
+                assert answer.status == expected
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def test_no_path_forges_a_line_of_the_log(tmp_path, caplog):
     secrets(tmp_path)
     async with serving(tmp_path, tokens=ALL) as (loaded, session):
