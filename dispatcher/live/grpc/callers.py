@@ -4,6 +4,7 @@ gRPC accepts no `ssl.SSLContext`: it reads PEM files itself, anew for each hands
 of them. If a file is wrong, the old ones stay in force.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -100,6 +101,15 @@ class ServerTls:
         except OSError as error:
             raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from error
         return grpc.ssl_server_certificate_configuration([pair], ca)
+
+
+def log_no_metadata() -> None:
+    """Drop gRPC's tracebacks about metadata that is no UTF-8: each quotes it, perhaps a key."""
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_quotes_nothing)
+
+
+def _quotes_nothing(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], UnicodeDecodeError)
 
 
 def metadata(context: Any, name: str) -> str | None:

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import grpc
 
-from dispatcher.live.grpc import reflection
+from dispatcher.live.grpc import callers, reflection
 from dispatcher.live.grpc.call_limits import ConnectionLimits
 from dispatcher.live.grpc.health import GatewayHealth
 from dispatcher.live.grpc.methods import METHODS, Own, Passed
@@ -45,6 +45,7 @@ class GatewayGrpcServer:
     """The gRPC port, `shared` with other dispatchers of this machine, and its Unix socket."""
 
     def __init__(self, service: Service, http: Server, *, shared: bool = False) -> None:
+        callers.log_no_metadata()
         self._service = service
         self._server = grpc.aio.server(
             options=[

@@ -491,6 +491,15 @@ async def test_two_keys_are_none_as_over_http(guarded, name):
             assert response.status == (200 if count == 1 else 401)
 
 
+async def test_a_key_that_is_no_text_is_not_logged(guarded, raw, caplog):
+    """Such as one that was copied with a quotation mark behind it, in Latin-1."""
+    client = await raw()
+    client.begin(PREDICT, (b"authorization", b"Bearer " + TOKENS["c"].encode() + b"\xbb"))
+    assert await ended(client) == number(Code.UNAUTHENTICATED)
+    assert TOKENS["c"] not in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 # Connections, which gRPC bounds itself
 
 
