@@ -231,12 +231,12 @@ class Connection(ClientConnection):
         head = self._known.of(data, server.heads, server.bounds.max_body_bytes)
         if head is None or server.buffered + head.length > server.bounds.buffered_bytes:
             return False
-        request = self._request = HttpRequest(self.peer, self.certificate, head)
+        request = HttpRequest(self.peer, self.certificate, head)
         refusal = self._checked(request)
-        if refusal is not None:
-            self._answer_early(refusal)
+        if refusal is not None:  # it was read to its end: the connection can stay open
+            self._current = request
+            self.respond(refusal)
             return True
-        self._request = None
         request.body = data[head.size :]
         server.buffered += head.length
         self._begin(request)

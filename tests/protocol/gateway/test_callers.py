@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from yarl import URL
 
 from roma.security import api_keys
-from tests.support.raw_http import HEAD, Client
+from tests.support.raw_http import HEAD, Client, post
 
 IDS = ("aaaaaaaa", "bbbbbbbb", "cccccccc")
 TOKENS = dict(zip(("one", "narrow", "batch"), map(api_keys.new_token, IDS), strict=True))
@@ -112,6 +112,19 @@ async def test_a_key_in_either_header_lets_in(guarded):
     assert (await guarded.predict(headers={"X-API-Key": TOKENS["one"]}))[0] == 200
     _, headers, _ = guarded.backends[0].seen[0]
     assert not {"Authorization", "X-Api-Key"} & set(headers)  # no model server learns it
+
+
+async def test_who_asks_too_often_keeps_the_connection(harness, connect, tmp_path):
+    """Refusing must stay cheap: over TLS, another handshake would cost more than an answer."""
+    entry = {"hash": api_keys.hashed(TOKENS["one"]), "models": "*", "rate": 1e-6, "burst": 2}
+    file = tmp_path / "keys.yaml"
+    file.write_text(json.dumps({"keys": {IDS[0]: entry}}))
+    await harness.open(gateway=f"keys: {file}")
+    client = await connect()
+    for status in (200, 200, 429, 429):
+        client.send(post(b"{}", b"X-API-Key: " + TOKENS["one"].encode()))
+        found, headers, _ = await client.answer()
+        assert (found, "connection" in headers) == (status, False)
 
 
 async def end_in_an_answer(harness, client, key):
