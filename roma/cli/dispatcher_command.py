@@ -1,5 +1,6 @@
 """`roma dispatcher`: gateway, queues and schedulers as a program."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,8 @@ def command(
 ) -> None:
     """Run one dispatcher: gateway, queues and schedulers. SIGHUP: models that came or went."""
     loaded = program(file)
+    # gRPC's core writes lines of its own about what clients send, before they are known.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if number is not None:
         ports = loaded.gateway.admin_ports
         if number > len(ports):

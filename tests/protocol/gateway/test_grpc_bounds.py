@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import sys
 
 import grpc
 import pytest
@@ -13,6 +14,7 @@ from dispatcher.live.grpc import call_limits
 from dispatcher.live.reloading import Reloading
 from roma.domain.errors import ConfigError
 from roma.security import api_keys
+from roma.tools.demo.ports import free_ports
 from tests.protocol.gateway.test_grpc import INFER, OIP, PREDICT, STATUS, asking
 from tests.support import http2
 
@@ -498,6 +500,35 @@ async def test_a_key_that_is_no_text_is_not_logged(guarded, raw, caplog):
     assert await ended(client) == number(Code.UNAUTHENTICATED)
     assert TOKENS["c"] not in caplog.text
     assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_what_clients_send_is_no_line_of_the_log(tmp_path):
+    port, admin, grpc_port = free_ports(3)
+    file = tmp_path / "roma.yaml"
+    file.write_text(
+        f"""
+models: {{m: {{sla: {{response_time: 1}}}}}}
+workers: [{{backend: static, cores: 1, executables: [{{url: 'http://127.0.0.1:1', model: m}}]}}]
+gateway: {{port: {port}, admin_port: {admin}, grpc_port: {grpc_port}}}
+log: {{format: json}}
+"""
+    )
+    command = [sys.executable, "-m", "roma", "dispatcher", str(file)]
+    program = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    try:
+        async with asyncio.timeout(60):
+            said = await program.stderr.readuntil(b"for gRPC")
+            client = await http2.connected(grpc_port)
+            client.begin(PREDICT, (b"grpc-timeout", b"soon"))
+            assert await ended(client) == number(Code.INTERNAL)
+            await client.close()
+            program.terminate()
+            said += await program.stderr.read()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            program.kill()
+        await program.wait()
+    assert all(json.loads(line)["level"] for line in said.splitlines())
 
 
 # Connections, which gRPC bounds itself
