@@ -85,10 +85,16 @@ class Provider:
             self._verified.popitem(last=False)
         return caller
 
+    def _key(self, kid: str) -> Mapping[str, Any] | None:
+        """Return the key of a token: a provider's only key needs no id (OIDC Core §10.1)."""
+        if len(self._keys) == 1 and (not kid or "" in self._keys):
+            return next(iter(self._keys.values()))
+        return self._keys.get(kid)
+
     def _claims(self, token: str) -> Mapping[str, Any]:
         try:
             header = jwt.get_unverified_header(token)
-            key = self._keys.get(str(header.get("kid", "")))
+            key = self._key(str(header.get("kid", "")))
             algorithm = header.get("alg")
             if key is None:
                 self.unknown.set()
@@ -146,7 +152,7 @@ def _check_date(value: object) -> None:
 
 
 def usable(document: object) -> dict[str, Mapping[str, Any]]:
-    """Return the usable signing keys of a JSON Web Key Set (RFC 7517) by id."""
+    """Return the usable signing keys of a JSON Web Key Set (RFC 7517) by id, "" without one."""
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise ValueError("it is no key set")
@@ -156,12 +162,13 @@ def usable(document: object) -> dict[str, Mapping[str, Any]]:
             continue
         names = ALGORITHMS.get(str(key.get("kty")), ())
         algorithm = key.get("alg", names[0] if names else None)
-        if algorithm not in names or not isinstance(key.get("kid"), str):
+        kid = key.get("kid", "")
+        if algorithm not in names or not isinstance(kid, str):
             continue
         with contextlib.suppress(jwt.PyJWTError, ValueError, TypeError):
             made = jwt.PyJWK(key, algorithm)
             if getattr(made.key, "key_size", 2048) >= 2048 or key["kty"] != "RSA":
-                found[key["kid"]] = key
+                found[kid] = key
     return found
 
 

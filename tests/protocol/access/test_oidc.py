@@ -48,7 +48,8 @@ def signed(key=RSA, kid="r", algorithm="RS256", headers=(), without=(), **claims
     now = time.time()
     content = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ada", "exp": now + 600, "iat": now} | claims
     content = {name: value for name, value in content.items() if name not in without}
-    return jwt.encode(content, key, algorithm, headers={"kid": kid, **dict(headers)})
+    named = {} if kid is None else {"kid": kid}
+    return jwt.encode(content, key, algorithm, headers=named | dict(headers))
 
 
 def config(**more):
@@ -89,6 +90,31 @@ def refused(provider, token, model="m"):
 def test_a_token_that_the_provider_signed_is_let_in(key, kid, algorithm):
     grant = admitted(provider(), signed(key, kid, algorithm))
     assert (grant.name, grant.priority) == ("ada", Priority.INTERACTIVE)
+
+
+@pytest.mark.parametrize(
+    ("listed", "kid", "is_admitted"),
+    [
+        (["r"], None, True),  # OpenID Connect Core §10.1: ids are for several keys
+        ([None], None, True),
+        ([None], "r", True),
+        ([None, "e"], None, True),
+        (["r", "e"], None, False),
+        (["r"], "new", False),
+        ([None, "e"], "new", False),
+    ],
+)
+def test_an_only_key_needs_no_id(listed, kid, is_admitted):
+    keys = [jwk(EC if name == "e" else RSA, name) for name in listed]
+    for key in keys:
+        if key["kid"] is None:
+            del key["kid"]
+    found = provider(*keys)
+    if is_admitted:
+        assert admitted(found, signed(kid=kid)).name == "ada"
+    else:
+        assert "a key that is not known" in str(refused(found, signed(kid=kid)))
+        assert found.unknown.is_set()
 
 
 def encoded(content):
@@ -187,7 +213,7 @@ def test_keys_that_cannot_be_trusted_are_left_out():
                 jwk(OTHER, "hs", alg="HS256"),
                 {"kty": "oct", "k": "c2VjcmV0", "kid": "oct"},
                 {"kty": "RSA", "kid": "broken", "n": "!", "e": "AQAB"},
-                {"kty": "RSA", "n": private["n"], "e": "AQAB"},  # nobody could name it
+                {"kty": "RSA", "n": private["n"], "e": "AQAB", "kid": 7},  # nobody could name it
                 {"kty": ["RSA"], "kid": "odd"},
                 "no key",
             ]
