@@ -305,7 +305,8 @@ class BackendConnection:
         if length == 12 and name.lower() == b"content-type":
             self._content_type = value.decode("latin-1")
         elif length == 16 and name.lower() == b"content-encoding":
-            self._content_encoding = value.decode("latin-1")
+            coding, before = value.decode("latin-1"), self._content_encoding
+            self._content_encoding = coding if before is None else f"{before}, {coding}"
         elif length == 31 and name.lower() == b"inference-header-content-length":
             self._more += f"Inference-Header-Content-Length: {value.decode('latin-1')}\r\n"
         elif length == 11 and name.lower() == b"retry-after":

@@ -197,3 +197,13 @@ async def test_an_answer_in_tiny_chunks_lets_the_event_loop_turn(server):
     assert turns >= 10
     assert (await server.result()).body == b"x" * 20_000
     conn.close()
+
+
+async def test_codings_in_several_lines_are_one_list(server):
+    server.send()
+    conn = await server.accept()
+    await server.read(conn)
+    lines = b"Content-Encoding: deflate\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok"
+    conn.send(b"HTTP/1.1 200 OK\r\n" + lines)
+    assert (await server.result()).content_encoding == "deflate, gzip"
+    conn.close()
