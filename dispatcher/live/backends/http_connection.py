@@ -335,6 +335,7 @@ class BackendConnection:
         if status < 200:  # an interim response: the final one has headers of its own
             self._content_type, self._content_encoding = "application/json", None
             self._more = ""
+            self._is_framed = False
             return
         if self._answer is not None:
             return

@@ -207,3 +207,14 @@ async def test_codings_in_several_lines_are_one_list(server):
     conn.send(b"HTTP/1.1 200 OK\r\n" + lines)
     assert (await server.result()).content_encoding == "deflate, gzip"
     conn.close()
+
+
+async def test_the_length_of_an_interim_answer_is_not_that_of_the_answer(server):
+    server.send()
+    conn = await server.accept()
+    await server.read(conn)
+    conn.send(b"HTTP/1.1 103 Early Hints\r\nContent-Length: 0\r\n\r\n")
+    conn.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nok")  # to the end of file
+    conn.close()
+    answer = await server.result()
+    assert (answer.status, answer.body) == (200, b"ok")
