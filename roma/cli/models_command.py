@@ -200,7 +200,7 @@ def _until(config: Config, model: str, status: int, limit: float, token: Token |
         if time.monotonic() > deadline:
             raise LaunchError(
                 f"{url}: status {found} after {limit:g} s, must be {status}: the file is written; "
-                "the log of `roma up` says what in it takes a restart"
+                "the log of `roma up` says why it is not in force"
             )
         time.sleep(LOOK)
     print(f"{model} is served" if status == 200 else f"{model} is gone")

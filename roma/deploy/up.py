@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -76,6 +76,7 @@ class Deployment:
         self._log_dir = log_dir
         self._options = ["--insecure"] if insecure else []
         self._groups: dict[str, Group] = {}
+        self._addresses: set[tuple[str, int]] = set()
         self._cgroups = contextlib.AsyncExitStack()
         self._added: dict[str, contextlib.AsyncExitStack] = {}
         self._telling: asyncio.Task[None] | None = None
@@ -146,6 +147,8 @@ class Deployment:
         The dispatchers go first, so that they send nothing more to what is removed. Raises
         LaunchError, and ConfigError for a token or certificate that cannot be read now.
         """
+        keys = _model_servers(_local(config))
+        _check_free({at: key for at, key in keys.items() if at not in self._addresses})
         write(config, self._file)
         self.config = config
         for dispatcher in self.dispatchers:
@@ -207,6 +210,7 @@ class Deployment:
         if self._hierarchy is not None and local:
             made = cgroups(self.config, self._hierarchy, local, waiting=waiting)
             self._groups |= await stack.enter_async_context(made)
+        self._addresses |= _model_servers(local).keys()
         for executable in local:
             group = self._groups.get(executable.name)
             child = model_server(
@@ -419,6 +423,26 @@ def _check_ports(config: Config) -> None:
     keys[g.metrics_address] = "gateway.metrics_port"
     keys[g.admin_host, g.admin_port] = "gateway.admin_port"
     keys |= {(control.host, config.control_port(w)): "control.port" for w in config.workers}
+    _check_free(keys | _model_servers(_local(config)))
+
+
+def _model_servers(local: Sequence[Executable]) -> dict[tuple[str, int], str]:
+    """Return the keys of model servers' ports, by address.
+
+    Another server of the same model would answer there in place of ours, unnoticed.
+    """
+    found = {}
+    for e in local:
+        key = f"workers.{e.spec.worker}.base_port"
+        if e.socket is None:
+            found[e.host, e.port] = key
+        if e.grpc is not None:
+            found[e.grpc] = f"{key} + grpc_offset"
+    return found
+
+
+def _check_free(keys: Mapping[tuple[str, int], str]) -> None:
+    """Raise LaunchError for an address that another program has; `keys` says where it is set."""
     for (host, port), key in keys.items():
         try:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -18,7 +18,9 @@ from supervisor.live import app
 
 FILE = """
 models: {{m: {{path: /nowhere, sla: {{response_time: 1}}}}}}
-workers: [{{name: a, cores: 1}}, {{name: b, cores: 1, base_port: 9600}}]
+workers:
+- {{name: a, cores: 1, sockets: /nowhere}}
+- {{name: b, cores: 1, base_port: 9600, sockets: /nowhere}}
 gateway: {{port: {0}, admin_port: {1}, grpc_port: {2}, processes: {processes}}}
 control: {{port: {3}}}
 """
@@ -63,6 +65,34 @@ async def test_each_port_of_the_gateway_is_named_by_its_own_key(taken):
         document["gateway"] |= {"exchange_port": exchange, "metrics_port": metrics}
     config = schema.parse(yaml.safe_dump(document))
     await refuses(config, f"gateway.{taken}", getattr(config.gateway, taken))
+
+
+LOCAL = """
+models: {{m: {{path: /nowhere, sla: {{response_time: 1}}}}}}
+workers: [{{name: a, cores: 1, base_port: {4}, grpc_offset: 1}}]
+gateway: {{port: {0}, admin_port: {1}, grpc_port: {2}}}
+control: {{port: {3}}}
+"""
+
+
+@pytest.mark.parametrize(("offset", "key"), [(0, "base_port"), (1, r"base_port \+ grpc_offset")])
+async def test_a_model_server_of_another_deployment_answers_no_request_of_ours(offset, key):
+    ports = free_ports(6)
+    config = schema.parse(LOCAL.format(*ports))
+    await refuses(config, rf"workers\.a\.{key}", ports[4] + offset)
+
+
+async def test_a_model_that_comes_later_gets_no_port_of_another_deployment(tmp_path):
+    ports = free_ports(9)
+    document = yaml.safe_load(LOCAL.format(*ports))
+    del document["workers"][0]["grpc_offset"], document["gateway"]["grpc_port"]
+    config = schema.parse(yaml.safe_dump(document))
+    deployment = Deployment(config, tmp_path / "roma.yaml", None, None)
+    document["models"]["n"] = document["models"]["m"]
+    named = rf"^workers\.a\.base_port = {ports[5]}: cannot listen on .*: address already in use$"
+    with listening(ports[5]), pytest.raises(LaunchError, match=named):
+        await deployment.follow(schema.parse(yaml.safe_dump(document)))
+    assert deployment.config is config  # nobody was told, so nobody sends it a request
 
 
 def test_a_family_of_addresses_that_the_kernel_lacks_is_left_to_the_programs(monkeypatch):
