@@ -36,6 +36,8 @@ class LazyGroup(TyperGroup):
         if name in self.renamed:
             raise ConfigError(f"roma {name}: is called roma {self.renamed[name]} since 0.2")
         if name not in self.commands_by_name:
+            # Those that typer looks through for what may be meant.
+            self.commands = {known: TyperCommand(known) for known in self.commands_by_name}
             return super().resolve_command(ctx, args)
         with interrupts.importing():
             found = import_module(f"roma.cli.{name.replace('-', '_')}_command").command

@@ -33,6 +33,14 @@ def test_help_lists_every_command_and_imports_none():
     assert all(f" {name} " in done.stdout for name in COMMANDS)
 
 
+@pytest.mark.parametrize("group", [[], ["config"]])
+def test_a_misspelt_command_names_the_one_that_was_meant(group):
+    typed, meant = ("confgi", "config") if not group else ("chekc", "check")
+    done = CliRunner().invoke(app, [*group, typed])
+    assert done.exit_code == 2
+    assert f"No such command '{typed}'. Did you mean '{meant}'?" in done.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
