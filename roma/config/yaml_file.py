@@ -28,6 +28,9 @@ _LONGEST_KEY = 32
 """Longest key of a secret file that is shown, in characters; tokens are longer."""
 
 
+_NO_FILE = ' in "<unicode string>",'
+
+
 def _without_nul(path: Path) -> Path:
     if "\0" in str(path):
         raise ValueError("a path cannot contain NUL")
@@ -134,7 +137,8 @@ def read(text: str, *, source: str, secret: bool = False) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unreadable"
-        said = place if secret else " ".join(str(error).split())
+        # Of a text in memory, yaml's marks say where it is not.
+        said = place if secret else " ".join(str(error).replace(_NO_FILE, " at").split())
         # The cause quotes the text too.
         raise ConfigError(f"{source}: not valid YAML: {said}") from (None if secret else error)
     except (ValueError, LookupError, AttributeError, TypeError) as error:
@@ -156,6 +160,8 @@ def validated(kind: type[M], data: object, source: str, *, secret: bool = False)
 
 
 _KINDS = {
+    "byte_size": "must be a number of bytes, or a size such as 2GiB or 500MB",
+    "byte_size_unit": "must be a number of bytes, or a size such as 2GiB or 500MB",
     "dict_type": "must be a mapping",
     "list_type": "must be a list",
     "model_type": "must be a mapping",
@@ -204,7 +210,8 @@ printed."""
 class _UniqueKeys(yaml.SafeLoader):
     """YAML loader that refuses a mapping with a duplicate key; YAML keeps the last one silently.
 
-    Plain scalars are read as in YAML 1.2, except octal numbers: `yes` and `1:30` are strings.
+    Plain scalars are read as in YAML 1.2: `yes` and `1:30` are strings. A number that begins with
+    0 is refused: 010 is 8 in YAML 1.1 and 10 in YAML 1.2.
     """
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
@@ -220,6 +227,10 @@ class _UniqueKeys(yaml.SafeLoader):
             ) from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if re.match(r"[-+]?0[0-9_]", node.value):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a number must not begin with 0: {node.value:.60}", node.start_mark
+            )
         number = super().construct_yaml_int(node)
         if abs(number) > LARGEST:
             raise yaml.constructor.ConstructorError(
@@ -252,7 +263,7 @@ class _UniqueKeys(yaml.SafeLoader):
 _TAG = "tag:yaml.org,2002:"
 _REPLACED = {
     f"{_TAG}bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    f"{_TAG}int": (r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)", "-+0123456789"),
+    f"{_TAG}int": (r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)", "-+0123456789"),
     f"{_TAG}float": (
         r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?"
         r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",

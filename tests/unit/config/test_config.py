@@ -233,7 +233,15 @@ def test_faults(old, new, line):
             "models: {m: {sla: {response_time: 1}}}\nworkers: []",
             "roma.yaml: workers = []: must be at least one",
         ),
-        ("a: b: c", "roma.yaml: not valid YAML: mapping values are not allowed here"),
+        ("a: b: c", "roma.yaml: not valid YAML: mapping values are not allowed here at line 1,"),
+        (
+            "gateway: {port: 010000}",
+            "roma.yaml: not valid YAML: a number must not begin with 0: 010000 at line 1, column 17",
+        ),
+        (
+            "gateway: {port: 08501}",
+            "roma.yaml: not valid YAML: a number must not begin with 0: 08501 at line 1, column 17",
+        ),
         (
             "models: {}\nworkers: [{cores: 1}]",
             "roma.yaml: models = {}: dictionary should have at least 1 item after validation, not 0",
@@ -278,6 +286,11 @@ def test_an_alias_bomb_is_one_short_line():
         ("workers:", 'gateway: {host: "a\\0"}\nworkers:', "gateway.host"),
         ("workers:", "control: {dispatchers: [zzz]}\nworkers:", "control.dispatchers.0 = zzz"),
         ("workers:", '"new\\nline": 1\nworkers:', "new line = 1: unknown key"),
+        (
+            "models/photos",
+            "models/photos\n    memory: 2Gi",
+            "models.photos.memory = 2Gi: must be a number of bytes, or a size such as 2GiB or 500MB",
+        ),
     ],
 )
 def test_hostile_values_are_named_on_one_line(old, new, key):
@@ -319,8 +332,8 @@ def test_no_part_of_a_value_is_true(section, key):
 
 
 def test_numbers_are_read_as_people_write_them():
-    text = "[1e-1, .5, 1.5e+3, -3, 0x10, 1_000, .inf, true, False, ~, '1']"
-    expected = [0.1, 0.5, 1500.0, -3, 16, 1000, float("inf"), True, False, None, "1"]
+    text = "[1e-1, .5, 0.5, 1.5e+3, -3, 0, -0, 0x10, 1_000, .inf, true, False, ~, '1']"
+    expected = [0.1, 0.5, 0.5, 1500.0, -3, 0, 0, 16, 1000, float("inf"), True, False, None, "1"]
     assert yaml_file.read(text, source="f") == expected
 
 
