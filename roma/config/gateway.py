@@ -143,7 +143,7 @@ class GatewayConfig(Section):
         for name in ("exchange", "metrics"):
             host = getattr(self, f"{name}_host")
             if host is not None and getattr(self, f"{name}_port") is None:
-                raise Fault(f"{name}_host", host, f"absent where {name}_port is")
+                raise Fault(f"{name}_host", host, f"absent without {name}_port")
             port = getattr(self, f"{name}_port")
             if port is not None and self.processes > 1:
                 raise Fault(f"{name}_port", port, f"absent where processes > 1 ({self.processes})")

@@ -53,7 +53,7 @@ class Limits(Section):
     @model_validator(mode="after")
     def _check_burst(self) -> "Limits":
         if self.burst is not None and self.rate is None:
-            raise Fault("burst", self.burst, "absent where rate is")
+            raise Fault("burst", self.burst, "absent without rate")
         return self
 
     @property

@@ -127,7 +127,7 @@ class ExecutableConfig(Section):
         elif self.url is None:
             raise Fault("url", None, "set, or actions for a planned GPU")
         elif self.token is not None:
-            raise Fault("token", str(self.token), "absent where actions is")
+            raise Fault("token", str(self.token), "absent without actions")
         if (self.model is None) != (self.device is Device.GPU):
             raise Fault("model", self.model, "set for device cpu, absent for device gpu")
         return self

@@ -62,7 +62,7 @@ keys:
         (f"{{hash: '{HASH}', models: m}}", "keys.abcdefgh.models"),
         (f"{{hash: '{HASH}', models: [a, 's3cret*']}}", "models = …: must be names of models, or"),
         (f"{{hash: '{HASH}', models: '*', rate: 0}}", "keys.abcdefgh.rate = …: input should be gr"),
-        (f"{{hash: '{HASH}', models: '*', burst: 2}}", "burst = …: must be absent where rate is"),
+        (f"{{hash: '{HASH}', models: '*', burst: 2}}", "burst = …: must be absent without rate"),
         (f"{{hash: '{HASH}', models: '*', expires: soon}}", "must be a date or a time in ISO 8601"),
         (
             f"{{hash: '{HASH}', models: '*', token: {TOKEN}}}",

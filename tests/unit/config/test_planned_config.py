@@ -97,7 +97,7 @@ LISTED = "workers.0.executables.0"
         (
             "{url: 'http://x:1', device: gpu, token: secret}",
             "",
-            f"{LISTED}.token = secret: must be absent where actions is",
+            f"{LISTED}.token = secret: must be absent without actions",
         ),
         (
             "{actions: 'x:0', device: gpu}",
