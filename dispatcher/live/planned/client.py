@@ -17,6 +17,7 @@ from roma.device_protocol import ActionResult, Array, ClockOffset, Connect, Hell
 from roma.domain.actions import Action, Discard, Unload
 from roma.domain.errors import BackendError, BackendLost, WireError
 from roma.security.tokens import Token
+from roma.telemetry.reachability import reason
 
 CONNECT_LIMIT: Final = 5.0
 """Seconds to establish a connection."""
@@ -118,8 +119,7 @@ class ActionClient:
                     lambda: Link(self._owner.on_result, self._clock), host, port
                 )
         except (OSError, TimeoutError) as error:
-            why = f"cannot connect to {host}:{port}: {str(error) or 'no answer'}"
-            raise BackendLost(why) from None
+            raise BackendLost(f"cannot connect to {host}:{port}: {reason(error)}") from None
         try:
             await self._greet(link)
             await self._look_after(link)

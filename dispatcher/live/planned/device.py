@@ -272,7 +272,7 @@ class PlannedDevice:
         self._note_signatures(hello, offer)
         self._hello = hello
         log.info(
-            "executable %s is ready: worker %s, %d pages, %d models loaded",
+            "executable %s is ready: device %s, %d pages, %d models loaded",
             self.name,
             hello.worker,
             offer.pages,
