@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from controllers import registry
 from controllers.design.plant import LARGEST, Plant, error_slope
 from controllers.design.robustness import Controller, Verdict, judge
@@ -139,7 +137,7 @@ def _guard(plant: Plant, goal: TuningGoal) -> list[str]:
 
 def write(tuning: Tuning, path: Path, source: dict[str, Any], date: str | None = None) -> None:
     """Write the gains file: `law` and `gains` go into the `control` section of roma.yaml."""
-    text = yaml.safe_dump(tuning.document(source, date), sort_keys=False, allow_unicode=True)
+    text = yaml_file.dump(tuning.document(source, date))
     with file_edit.writing(str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
         file_edit.output(path, text)

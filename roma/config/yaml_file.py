@@ -305,9 +305,20 @@ _Dumper.yaml_implicit_resolvers = {
 }
 
 
-def dump(data: object) -> str:
-    """Return plain data as a YAML document, its keys in their order."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+def dump(data: object, *, compact: bool = False) -> str:
+    """Return plain data as a YAML document, its keys in their order.
+
+    `compact`: lists and mappings of scalars take a line each.
+    """
+    flow = None if compact else False
+    return yaml.dump(
+        data,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=100,
+        default_flow_style=flow,
+    )
 
 
 def quoted(text: str) -> str:

@@ -4,10 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.table import Table
 
-from roma.config import file_edit
+from roma.config import file_edit, yaml_file
 from roma.config.profile import Profiles
 from roma.domain.errors import ConfigError
 from roma.domain.units import milliseconds
@@ -24,7 +23,7 @@ def check_writable(file: Path, source: Path) -> None:
 def write(profiles: Profiles, file: Path, command: str) -> None:
     """Write a profile for `roma.config.profile.load`, atomically. Raises ConfigError."""
     header = f"# Written by: {' '.join(command.split())}\n"
-    body = yaml.safe_dump(plain(profiles), sort_keys=False, default_flow_style=None, width=100)
+    body = yaml_file.dump(plain(profiles), compact=True)
     with file_edit.writing(f"--out = {file}"):
         file_edit.output(file, header + body)
 

@@ -106,6 +106,13 @@ def test_what_is_written_is_what_is_read(tmp_path, measured):
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.parametrize("name", ["1e5", "08", "0x1F", "on", "2020-01-01"])
+def test_a_model_may_be_named_like_a_number(tmp_path, measured, name):
+    named = measured.model_copy(update={"models": {name: measured.models["a"]}})
+    report.write(named, tmp_path / "profile.yaml", "roma profile")
+    assert profiles.load(tmp_path / "profile.yaml") == named
+
+
 def test_a_file_that_cannot_be_written_is_named_before_anything_is_measured(tmp_path):
     source = tmp_path / "roma.yaml"
     for out in (source, tmp_path, tmp_path / "none" / "p.yaml"):
