@@ -136,7 +136,10 @@ async def fetch(at: AdminTarget, what: str, query: Mapping[str, str]) -> dict[st
             if response.status == 401:
                 raise ExchangeError(f"{url}: asks for its token: --token-file, or --config")
             if response.status != 200:
-                raise ExchangeError(f"{url}: {answer['error']}")
+                said = str(answer["error"])
+                if said.lower().startswith("not found"):  # as of the clients' port
+                    raise ValueError(said)
+                raise ExchangeError(f"{url}: {said}")
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise ExchangeError(f"{url}: no dispatcher answers: {_why(error)}") from error
     except (ValueError, KeyError, TypeError) as error:

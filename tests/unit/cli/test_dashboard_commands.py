@@ -244,6 +244,7 @@ def test_explain_blames_no_supervisor_that_only_decides_less_often(roma):
         ((200, b"<html>"), "not a dispatcher's admin port"),
         ((200, []), "not a dispatcher's admin port"),
         ((200, {"predictions": [1]}), "not a dispatcher's admin port"),
+        ((404, {"error": "Not found: /control/v1/decisions"}), "not a dispatcher's admin port"),
         ((500, {"oops": 1}), "not a dispatcher's admin port"),
         ((200, {"worker": "w", "at": 1.0, "decisions": []}), "not a dispatcher's admin port"),
         ((200, STORY | {"refusals": None}), "not a dispatcher's admin port"),
