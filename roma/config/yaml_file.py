@@ -165,6 +165,7 @@ _KINDS = {
     "dict_type": "must be a mapping",
     "list_type": "must be a list",
     "model_type": "must be a mapping",
+    "too_short": "must not be empty",
     "tuple_type": "must be a list",
 }
 """Kinds of values by pydantic's fault, in the words of YAML."""

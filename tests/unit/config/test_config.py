@@ -244,7 +244,7 @@ def test_faults(old, new, line):
         ),
         (
             "models: {}\nworkers: [{cores: 1}]",
-            "roma.yaml: models = {}: dictionary should have at least 1 item after validation, not 0",
+            "roma.yaml: models = {}: must not be empty",
         ),
         ("name: 2020-99-99", "roma.yaml: not valid YAML: month must be in 1..12"),
         ("name: !!bool abc", "roma.yaml: not valid YAML: 'abc'"),
