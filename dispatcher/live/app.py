@@ -42,6 +42,7 @@ from roma.domain.errors import ConfigError, LaunchError, RomaError
 from roma.security import exposure
 from roma.security.tls import server_context
 from roma.telemetry import prometheus
+from roma.telemetry.reachability import reason
 from roma.telemetry.tasks import background, stop_signal, until_one_ends
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ def _refusals(key: str, host: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LaunchError(f"{key} = {port}: cannot listen on {host}: {error}") from error
+        raise LaunchError(f"{key} = {port}: cannot listen on {host}: {reason(error)}") from error
 
 
 async def _listen(
@@ -298,7 +299,7 @@ async def _listen_for_grpc(
             server.bind_socket(Path(config.grpc_socket))
         except OSError as error:
             raise LaunchError(
-                f"gateway.grpc_socket = {config.grpc_socket}: cannot listen there: {error}"
+                f"gateway.grpc_socket = {config.grpc_socket}: cannot listen there: {reason(error)}"
             ) from error
     await server.start()
 

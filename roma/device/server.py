@@ -35,6 +35,7 @@ from roma.device_protocol import (
 from roma.domain.actions import ActionStatus
 from roma.domain.errors import LaunchError, WireError
 from roma.security.tokens import Token
+from roma.telemetry.reachability import reason
 
 CONNECT_LIMIT = 5.0
 """Seconds within which a new connection must authenticate."""
@@ -85,7 +86,7 @@ def _naming(host: str, port: int) -> Iterator[None]:
     try:
         yield
     except (OSError, OverflowError, UnicodeError) as error:  # the last: no name of a host
-        raise LaunchError(f"{host}:{port}: cannot be listened on: {error}") from error
+        raise LaunchError(f"{host}:{port}: cannot be listened on: {reason(error)}") from error
 
 
 class DeviceServer:

@@ -36,7 +36,7 @@ class ConfigError(RomaError):
     """The configuration is wrong; the message has one line per fault."""
 
 
-def in_words(error: Exception) -> str:
+def in_words(error: BaseException) -> str:
     """Return an error without the system's number and path: what names it names its path."""
     return getattr(error, "strerror", None) or str(error)
 

@@ -21,6 +21,7 @@ from aiohttp.typedefs import Handler
 from roma.domain.errors import LaunchError
 from roma.security.handshake import Handshake
 from roma.telemetry.logs import RateLimitedLogger
+from roma.telemetry.reachability import reason
 
 MOST = 128
 """Most connections of all these ports of a program together; also at most an eighth of its
@@ -107,7 +108,8 @@ class AdminPorts:
         try:
             return await self._loop.create_server(entrance, host, port, backlog=BACKLOG)
         except OSError as error:
-            raise LaunchError(f"{key} = {port}: cannot listen on {host}: {error}") from error
+            why = f"cannot listen on {host}: {reason(error)}"
+            raise LaunchError(f"{key} = {port}: {why}") from error
 
     def add(self, connection: "Handshake | AdminConnection") -> bool:
         """Count a connection, closing an idle one if necessary; return whether it may stay."""

@@ -14,12 +14,12 @@ from aiohttp import web
 
 from roma.config.sockets import SocketFile, refuse_taken
 from roma.domain.addresses import authority
-from roma.domain.errors import in_words
 from roma.serving import api, deadline, oip_rest, service
 from roma.serving.errors import BodyTooLarge, Code, ListenError, RequestError
 from roma.serving.models import Models
 from roma.serving.route import RestResponse, RestRoute
 from roma.serving.workers import ComputeThreads
+from roma.telemetry.reachability import reason
 from roma.tensors.inflate import inflate, is_compressed
 
 BODY_TIMEOUT = 60.0
@@ -69,7 +69,7 @@ class RestServer:
         except (OSError, UnicodeError) as error:  # the latter: no name of a host
             await runner.cleanup()
             place = where if isinstance(where, Path) else authority(*where)
-            raise ListenError(f"cannot listen on {place}: {in_words(error)}") from error
+            raise ListenError(f"cannot listen on {place}: {reason(error)}") from error
         self._runner = runner
         if isinstance(where, Path):
             self._socket = SocketFile(where)

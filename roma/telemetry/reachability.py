@@ -1,9 +1,14 @@
-"""Reasons why a call to another program got no answer, in a few words without addresses."""
+"""Reasons why another program gave no answer or a port cannot be opened, without addresses."""
 
 import errno
 import os
 
+from roma.domain.errors import in_words
+
 _OF_THE_WAY = {
+    errno.EACCES,
+    errno.EADDRINUSE,
+    errno.EADDRNOTAVAIL,
     errno.ECONNREFUSED,
     errno.ECONNRESET,
     errno.EHOSTUNREACH,
@@ -21,4 +26,4 @@ def reason(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(inner, OSError) and inner.errno in _OF_THE_WAY and not hasattr(inner, "reason"):
         return os.strerror(inner.errno or 0).lower()
-    return str(inner) or type(inner).__name__
+    return in_words(inner) or type(inner).__name__

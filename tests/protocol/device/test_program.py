@@ -105,7 +105,7 @@ def test_a_port_that_is_taken_is_told_before_the_models_are_read(roma, tmp_path)
         port = taken.getsockname()[1]
         done = roma("device", "--model", f"m={tmp_path}", "--port", str(port))
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"127.0.0.1:{port}: cannot be listened on: ")
+    assert line == f"127.0.0.1:{port}: cannot be listened on: address already in use"
     assert done.returncode == 2
 
 
