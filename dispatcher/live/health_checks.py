@@ -109,11 +109,13 @@ async def _unavailable(models: Sequence[str], endpoint: BackendAddress) -> str |
             return _Silence(error)
         except BackendError as error:
             return str(error)
-        if response.status != 200 or not _is_available(response.body):
+        states = _states(response.body)
+        if response.status != 200 or "AVAILABLE" not in states:
             fault = _fault(response.body)
             if fault:
                 return _Fault(f"model {model} is not available: {fault}")
-            return f"model {model} is not available (status {response.status})"
+            found = ", ".join(states)[:MOST_REASON] or f"status {response.status}"
+            return f"model {model} is not available ({found})"
     if endpoint.channel is not None:
         try:
             await endpoint.channel.check(CONNECT_TIMEOUT)
@@ -154,12 +156,13 @@ def _fault(body: bytes) -> str:
     return " ".join(found[0].split())[:MOST_REASON] if ended and found else ""
 
 
-def _is_available(body: bytes) -> bool:
+def _states(body: bytes) -> tuple[str, ...]:
+    """Return the different states of the versions; none if the body is no status."""
     try:
         versions = orjson.loads(body)["model_version_status"]
-        return any(version["state"] == "AVAILABLE" for version in versions)
+        return tuple(dict.fromkeys(str(version["state"]) for version in versions))
     except (ValueError, KeyError, TypeError):
-        return False
+        return ()
 
 
 async def _until_suspect(pool: Pool, doubt: asyncio.Event) -> None:

@@ -109,7 +109,8 @@ async def test_operators_are_told_why_a_server_started_elsewhere_is_not_reached(
     (server,) = harness.backends
     server.available = False
     await server.start()
-    await harness.until(lambda: "is not available" in reasons.for_operators(name))
+    loading = f"{name}: model m is not available (LOADING)"
+    await harness.until(lambda: reasons.for_operators(name) == loading)
     server.available = True
     await harness.until(lambda: executor.live)
     assert reasons.for_operators(name) == ""
