@@ -13,6 +13,7 @@ from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.deploy.model_paths import unservable
 from roma.domain.errors import ConfigError, naming
+from roma.domain.words import counted
 from roma.security import api_keys, exposure, peers, tokens
 from roma.security.tls import server_context
 from supervisor.assembly import unmet_idle_minima
@@ -36,9 +37,7 @@ def check(file: ConfigFile) -> None:
     _check_secrets(loaded)
     count = len(placement.executables(loaded))
     models = len(loaded.models)
-    print(
-        f"{file}: ok: {models} model{'s' * (models != 1)}, {count} executable{'s' * (count != 1)}"
-    )
+    print(f"{file}: ok: {counted(models, 'model')}, {counted(count, 'executable')}")
     for line in _expired_keys(loaded):
         print(f"{file}: note: {line}")
     for note in changed_defaults.notes(loaded):

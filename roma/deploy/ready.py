@@ -16,6 +16,7 @@ from roma.deploy.child import Child
 from roma.domain import exchange
 from roma.domain.errors import ExchangeError, LaunchError
 from roma.domain.exchange import LIVE, ExchangeReply
+from roma.domain.words import counted
 from roma.security import peers
 from roma.security.tokens import Token, sent
 from roma.telemetry.reachability import reason
@@ -113,7 +114,7 @@ def summary(
             else:
                 troubles[model].append("" if child is None else child.trouble)
     missing = {model: said for model, said in troubles.items() if model not in served}
-    count = f"{len(config.models)} model{'' if len(config.models) == 1 else 's'}"
+    count = counted(len(config.models), "model")
     if not missing:
         return f"ready: {count}", True
     if not all(said and all(said) for said in missing.values()):

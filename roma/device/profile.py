@@ -17,6 +17,7 @@ from roma.device.runtimes.base import Runtime, default_signature, example, sizes
 from roma.device_protocol import Signature
 from roma.domain.actions import BATCHES, ModelCapabilities, pages_of
 from roma.domain.errors import LaunchError
+from roma.domain.words import counted
 
 RUNS = 5
 """Runs per model and batch size, after WARM_UP."""
@@ -133,4 +134,5 @@ def _told(offer: ModelCapabilities) -> str:
     times: Mapping[int, float] = offer.executions
     executions = ", ".join(f"B{b} {t * 1e3:.2f}" for b, t in times.items())
     sizes_between = ", and any between" if offer.any_batch else ""
-    return f"{offer.pages} pages; ms: load {offer.load * 1e3:.2f}, {executions}{sizes_between}"
+    times_told = f"load {offer.load * 1e3:.2f}, {executions}{sizes_between}"
+    return f"{counted(offer.pages, 'page')}; ms: {times_told}"

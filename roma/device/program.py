@@ -18,6 +18,7 @@ from roma.device.server import DeviceServer, DeviceServerSettings
 from roma.domain.actions import BATCHES, PAGE, Capabilities, pages_of
 from roma.domain.addresses import authority
 from roma.domain.errors import ConfigError
+from roma.domain.words import counted
 
 DRAIN_LIMIT = 10.0
 """Seconds for running actions to end at shutdown."""
@@ -112,6 +113,6 @@ async def _serve(runtime: Runtime, settings: DeviceSettings) -> bool:
 
 def _tell(server: DeviceServer, offer: Capabilities) -> None:
     host, port = server.address
-    told = f"{len(offer.models)} models, {offer.pages} pages"
+    told = f"{counted(len(offer.models), 'model')}, {counted(offer.pages, 'page')}"
     sys.stderr.write(f"roma device: ready on {authority(host, port)}: {told}\n")
     sys.stderr.flush()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from roma.domain import units
 from roma.domain.model import ModelSpec
+from roma.domain.words import counted
 from roma.ui.dashboard.history import History
 from roma.ui.dashboard.moments import Moment
 from roma.ui.dashboard.rows import ExecutableRow, ModelState, Worker
@@ -98,11 +99,12 @@ def _symptom(case: ModelFacts) -> str:
     m, sla = case.moment, case.spec.sla
     if m.refused:
         reason, n = max(m.rejected.items(), key=lambda item: item[1])
-        return f"{n} requests refused just now ({reason.replace('_', ' ')}): "
+        return f"{counted(n, 'request')} refused just now ({reason.replace('_', ' ')}): "
     if m.failed:
-        return f"{m.failed} requests failed just now: "
+        return f"{counted(m.failed, 'request')} failed just now: "
     if (m.waiting or m.in_flight) and m.oldest_age > sla.response_time:
-        inside = [f"{n} {act}" for n, act in ((m.waiting, "wait"), (m.in_flight, "run")) if n]
+        states = ((m.waiting, "waits", "wait"), (m.in_flight, "runs", "run"))
+        inside = [f"{n} {does if n == 1 else do}" for n, does, do in states if n]
         oldest = units.milliseconds(m.oldest_age)
         return f"{' and '.join(inside)}, the oldest for {oldest:.0f} ms: "
     # A measured time below the SLA does not explain promises broken a moment ago.
@@ -110,7 +112,9 @@ def _symptom(case: ModelFacts) -> str:
     if m.response_time is not None and m.response_time > bound:
         measured, promised = (units.milliseconds(s) for s in (m.response_time, sla.response_time))
         return f"{measured:.0f} ms of {promised:.0f} ms: "
-    return f"{case.broken:.0f} promises broken in the last {LATELY} s: " if case.broken else ""
+    if not case.broken:
+        return ""
+    return f"{counted(case.broken, 'promise')} broken in the last {LATELY} s: "
 
 
 def _obstacle(case: ModelFacts) -> str:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from roma.domain.words import counted
 from roma.ui.report.clock import Clock, milliseconds
 from roma.ui.report.columns import Span
 from roma.ui.report.episodes import Episode, main_limit
@@ -47,7 +48,7 @@ def verdict(
         return ["No request counted while this was recorded, so no promise was put to the test."]
     broken = sorted((s for s in judged if not s.kept), key=lambda s: -s.broken_share)
     kept = len(judged) - len(broken)
-    said = [f"{kept} of {len(judged)} {_plural('promise', len(judged))} kept."]
+    said = [f"{kept} of {counted(len(judged), 'promise')} kept."]
     said += [_broken(run, s, episodes, clock) for s in broken[:NAMED]]
     if len(broken) > NAMED:
         said.append(f"{len(broken) - NAMED} more are in the table.")
@@ -58,7 +59,7 @@ def verdict(
         said.append("There was no second in which one was broken.")
     idle = len(found) - len(judged)
     if idle:
-        said.append(f"Of {idle} {_plural('model', idle)} no request counted.")
+        said.append(f"Of {counted(idle, 'model')} no request counted.")
     return said
 
 
@@ -94,7 +95,7 @@ def _broken(run: RecordedRun, s: ModelSummary, episodes: Sequence[Episode], cloc
 def _brief(episodes: Sequence[Episode], clock: Clock) -> str:
     """Return a sentence for a model or models that kept the promise in spite of episodes."""
     e, models = episodes[0], len({e.model for e in episodes})
-    count = f"{len(episodes)} {_plural('episode', len(episodes))}"
+    count = counted(len(episodes), "episode")
     whose = e.model if models == 1 else f"{models} models"
     worst = f" ({share(e.broken_share)} of requests broke the promise)"
     if e.worst is not None and e.worst > e.sla:
@@ -109,7 +110,3 @@ def _brief(episodes: Sequence[Episode], clock: Clock) -> str:
 
 def _and(clock: Clock, span: Span) -> str:
     return f"{clock.time(span.start)} and {clock.time(span.end)}"
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"

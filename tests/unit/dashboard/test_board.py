@@ -240,6 +240,8 @@ def test_refused_and_failed_requests_come_before_the_response_time_of_the_others
     assert row.why.startswith("9 requests refused just now (predicted late): ")
     row = fake_board.look(arrivals=20, answered=10, failed=10, response_time=0.2)
     assert row.why.startswith("10 requests failed just now: ")
+    row = fake_board.look(arrivals=20, answered=19, failed=1, response_time=0.2)
+    assert row.why.startswith("1 request failed just now: ")
 
 
 def test_what_waits_too_long_is_late_although_the_answers_are_fast():
@@ -264,7 +266,7 @@ def test_promises_that_just_broke_are_named_also_when_the_time_is_below_the_sla_
 def test_a_request_that_hangs_is_late_although_nothing_waits():
     row = steady(Scene(), answered=0, response_time=None, in_flight=1, oldest_age=50.0)
     assert row.state is ModelState.LATE
-    assert row.why.startswith("1 run, the oldest for 50000 ms: ")
+    assert row.why.startswith("1 runs, the oldest for 50000 ms: ")
 
 
 def test_a_model_that_served_long_ago_is_not_new():
