@@ -225,11 +225,7 @@ def test_the_configuration_offers_exactly_the_registered_laws():
 @pytest.mark.parametrize(
     ("law", "gains", "message"),
     [
-        (
-            "magic",
-            {},
-            "control.law = magic: must be one of captain, late_share, paper, pi, rules, static, usage",
-        ),
+        ("magic", {}, f"control.law = magic: must be one of {', '.join(registry.LAWS)}"),
         (
             "pi",
             {"k": 1.0},
