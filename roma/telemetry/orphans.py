@@ -5,7 +5,10 @@ import ctypes
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children
+
+from roma.domain.errors import RomaError
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -31,15 +34,17 @@ def begin_in_pool() -> None:
 def ended_on_error(pool: ProcessPoolExecutor) -> Iterator[None]:
     """End a new pool's processes, with pending and running jobs, if the block is left by an error.
 
-    That is mainly Ctrl-C.
+    That is mainly Ctrl-C. Raises RomaError where one of them was killed.
     """
     others = set(active_children())
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         for process in set(active_children()) - others:
             process.terminate()
         # Its thread ends with them; one that ended while the interpreter does would print a
         # traceback.
         pool.shutdown(cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            raise RomaError("a process that computes was killed: is memory short?") from error
         raise

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import signal
 import time
 from dataclasses import replace
 from multiprocessing import active_children
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 from roma.cli.app import app
 from roma.config.profile import ModelProfile
 from roma.config.schema import Config
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, RomaError
 from roma.lab.experiments import (
     ablation,
     clairvoyant_bound,
@@ -365,6 +367,15 @@ def test_an_interrupt_ends_what_runs(tmp_path):
     for process in active_children():
         process.join()
     assert [mark.exists() for mark in marks] == [True, False]
+
+
+def be_killed(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_for_its_memory_ends_the_experiment_in_one_line():
+    with pytest.raises(RomaError, match="a process that computes was killed: is memory short"):
+        Lab((1,)).map(be_killed, [1, 2])
 
 
 @pytest.mark.long
