@@ -232,7 +232,9 @@ def _status(
     except OSError as error:
         why = getattr(error, "reason", error)
         if isinstance(why, ssl.SSLError):
-            raise LaunchError(f"{url}: {why.reason or why}: the file is written") from error
+            said = getattr(why, "verify_message", None) or why.reason or why
+            needed = "gateway.tls.ca must name the authority of its certificate"
+            raise LaunchError(f"{url}: {said}: the file is written; to wait, {needed}") from error
         return None, ""
     except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         raise LaunchError(

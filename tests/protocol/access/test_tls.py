@@ -7,12 +7,15 @@ import ssl
 import subprocess
 
 import pytest
+import yaml
 from aiohttp import ClientError, ClientSession, TCPConnector, web
 from cryptography.hazmat.primitives import serialization
+from typer.testing import CliRunner
 
+from roma.cli.app import app
 from roma.config import schema
 from roma.config.security import TlsConfig
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, LaunchError
 from roma.security import peers
 from roma.security.tls import certificate_name, client_context, server_context
 
@@ -213,3 +216,24 @@ workers: [{{name: w, backend: kubernetes, cores: 4, {nodes}}}]
     config = schema.parse(f"{text}control: {{tls: {tls}}}")
     async with serving(server_context(config.control.tls)) as port:
         assert await call(port, peers.to_supervisors(config)) == "None"
+
+
+async def test_who_waits_for_a_gateway_is_told_by_what_to_trust_it(authority, tmp_path):
+    tls = authority.issue("server", "127.0.0.1")
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "saved_model.pb").touch()
+    document = {
+        "models": {"a": {"path": "m", "sla": {"response_time": 1}}},
+        "workers": [{"cores": 2}],
+    }
+    file = tmp_path / "roma.yaml"
+    async with serving(server_context(TlsConfig(**tls))) as port:
+        document["gateway"] = {"port": port, "tls": {name: str(path) for name, path in tls.items()}}
+        file.write_text(yaml.safe_dump(document))
+        added = ["models", "add", str(file), "b", "--path", str(tmp_path / "m")]
+        done = await asyncio.to_thread(CliRunner().invoke, app, [*added, "--response-time", "1"])
+    assert isinstance(done.exception, LaunchError)
+    assert str(done.exception) == (
+        f"https://127.0.0.1:{port}/v1/models/b: unable to get local issuer certificate: the file is "
+        "written; to wait, gateway.tls.ca must name the authority of its certificate"
+    )
