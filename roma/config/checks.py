@@ -239,7 +239,8 @@ def _check_ports(config: Topology) -> None:
             key = f"workers.{i}.base_port"
             offsets = [*range(worker.gpus)]
             offsets += [worker.gpus + config.slots[m] for m in config.placed[worker.name]]
-            others += [(key, worker.base_port + k) for k in offsets]
+            if worker.sockets is None:
+                others += [(key, worker.base_port + k) for k in offsets]
             if worker.grpc_offset is not None:
                 first, key = worker.base_port + worker.grpc_offset, f"{key} + grpc_offset"
                 others += [(key, first + k) for k in offsets]

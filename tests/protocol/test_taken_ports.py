@@ -20,7 +20,7 @@ FILE = """
 models: {{m: {{path: /nowhere, sla: {{response_time: 1}}}}}}
 workers:
 - {{name: a, cores: 1, sockets: /nowhere}}
-- {{name: b, cores: 1, base_port: 9600, sockets: /nowhere}}
+- {{name: b, cores: 1, sockets: /nowhere}}
 gateway: {{port: {0}, admin_port: {1}, grpc_port: {2}, processes: {processes}}}
 control: {{port: {3}}}
 """

@@ -3,6 +3,7 @@
 import pytest
 
 from roma.config import placement, schema
+from roma.domain.errors import ConfigError
 from roma.domain.model import Device
 from tests.support.roma_yaml import GOOD, MODELS, faults
 
@@ -434,3 +435,14 @@ def test_a_container_that_is_called_by_name_has_one_that_can_be_looked_up(name, 
     host = f"host {name}-w-digits has a part that is empty or longer than 63 characters"
     (found,) = faults(text)
     assert found == f"roma.yaml: name = {name}: must be another, or a model's: {host}"
+
+
+def test_where_model_servers_have_sockets_no_port_is_taken():
+    text = (
+        "models: {m: {path: m, sla: {response_time: 1}}}\ngateway: {port: 8600}\nworkers:\n"
+        "- {name: a, cores: 1, sockets: /run/a}\n- {name: b, cores: 1, sockets: /run/b}\n"
+    )
+    assert [w.base_port for w in schema.parse(text).workers] == [8600, 8600]
+    line = r"workers\.1\.base_port \+ grpc_offset = 9600: must be different from workers\.0"
+    with pytest.raises(ConfigError, match=line):
+        schema.parse(text.replace("cores: 1,", "cores: 1, grpc_offset: 1000,"))
