@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from controllers.registry import LAWS
+from roma.domain.errors import ConfigError
 from roma.tools.demo.run import DemoOptions, run
 
 
@@ -23,4 +25,6 @@ def command(
     json_output: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Keep two real TensorFlow models under their SLAs on this machine, and report honestly."""
+    if law not in LAWS:  # before the models are built, which takes a minute
+        raise ConfigError(f"--law = {law}: must be one of {', '.join(LAWS)}")
     sys.exit(run(DemoOptions(cache, seconds, law, compare, seed, picture, json_output)))

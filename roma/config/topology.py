@@ -184,6 +184,8 @@ class Topology(Section):
             if worker.name == name:
                 return worker
         known = ", ".join(w.name for w in self.workers)
+        if name is None:
+            raise ConfigError(f"worker: missing; must be one of {known}")
         raise ConfigError(f"worker = {name}: must be one of {known}")
 
     @property

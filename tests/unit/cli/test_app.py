@@ -168,3 +168,13 @@ def shell(line, folder, **env):
 def test_the_version_is_the_distributions():
     done = CliRunner().invoke(app, ["--version"])
     assert done.output.startswith("roma 0.")
+
+
+def test_a_supervisor_of_several_workers_asks_for_the_name_of_one(roma, tmp_path):
+    file = tmp_path / "roma.yaml"
+    file.write_text(
+        "models: {m: {path: m, sla: {response_time: 1}}}\nworkers:\n"
+        "- {name: a, cores: 1}\n- {name: b, cores: 1, base_port: 8700}\n"
+    )
+    done = roma("supervisor", str(file))
+    assert (done.returncode, done.stderr) == (2, "worker: missing; must be one of a, b\n")

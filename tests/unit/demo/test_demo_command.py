@@ -22,3 +22,10 @@ def test_what_cannot_be_written_is_said_first(roma, monkeypatch, tmp_path, optio
     done = roma("demo", "--cache", tmp_path / "cache", option, path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == line.format(named) + "\n"
+
+
+def test_an_unknown_law_is_said_first(roma, monkeypatch, tmp_path):
+    monkeypatch.setattr(models, "prepare", lambda *_, **__: pytest.fail("it builds"))
+    done = roma("demo", "--cache", tmp_path, "--law", "rulez")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("--law = rulez: must be one of captain, late_share, ")
