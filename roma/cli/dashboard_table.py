@@ -100,7 +100,11 @@ def _columns(models: Sequence[Mapping[str, Any]], screen: Screen) -> dict[str, C
     found = {name: cell for name, cell in _NUMBERS.items() if has_gpu or name != GPU}
     if _width(models, found) <= screen.width:
         return found
-    return {name: cell for name, cell in found.items() if name in _NARROW}
+    found = {name: cell for name, cell in found.items() if name in _NARROW}
+    for name in _SPARED:  # a number that is cut in two would be another one
+        if _width(models, found) > screen.width:
+            del found[name]
+    return found
 
 
 def _width(models: Sequence[Mapping[str, Any]], columns: Mapping[str, Cell]) -> int:
@@ -199,3 +203,5 @@ _NUMBERS: dict[str, Cell] = {
 }
 
 _NARROW = ("RT ms", "SLA ms", "req/s", "queue", "demand", "applied", "late")
+_SPARED = ("queue", "demand", "req/s", "applied", "SLA ms")
+"""Those of them that a still narrower screen does without, in this order."""

@@ -161,6 +161,16 @@ def test_a_narrow_screen_shows_fewer_numbers_and_the_reason_still():
     assert "900 ms of 500 ms" in text
 
 
+@pytest.mark.parametrize("width", [40, 50, 60, 70, 80])
+def test_a_number_is_left_out_rather_than_cut(width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(dashboard(VIEW | {"models": [MODEL | {"model": "photos.2"}]}, Screen(width)))
+    text = console.export_text()
+    assert "…" not in text
+    assert "900" in text
+    assert "3.1%" in text
+
+
 LONG = "unavailable: photos@w cannot run here: " + " ".join(f"word{i}" for i in range(60)) + " end"
 
 
