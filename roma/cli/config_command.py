@@ -8,11 +8,11 @@ import typer
 from roma.cli import changed_defaults
 from roma.cli.loading import checked
 from roma.cli.options import ConfigFile
-from roma.config import placement
 from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.deploy.model_paths import unservable
 from roma.domain.errors import ConfigError, naming
+from roma.domain.model import Device
 from roma.domain.words import counted
 from roma.security import api_keys, exposure, peers, tokens
 from roma.security.tls import server_context
@@ -35,7 +35,7 @@ def check(file: ConfigFile) -> None:
             "\n".join(f"{file}: {line}" for line in str(error).split("\n"))
         ) from error
     _check_secrets(loaded)
-    count = len(placement.executables(loaded))
+    count = len(executables(loaded))
     models = len(loaded.models)
     print(f"{file}: ok: {counted(models, 'model')}, {counted(count, 'executable')}")
     for line in _expired_keys(loaded):
@@ -44,9 +44,18 @@ def check(file: ConfigFile) -> None:
         print(f"{file}: changed default: {note}")
     for fault in unservable(loaded).values():
         print(f"{file}: note: cannot be served here: {fault}")
+    slow = _too_slow(loaded)
+    for name, seconds in slow.items():
+        promise = loaded.models[name].sla.response_time
+        print(
+            f"{file}: note: models.{name}.sla.response_time = {promise:g}: one request takes "
+            f"{seconds:.2g} s when it is alone: no number of cores keeps this promise"
+        )
+    served = {e.name: e.spec.models for e in executables(loaded)}
     for worker in loaded.workers:
-        if unmet := unmet_idle_minima(loaded, worker):
-            named = ", ".join(f"{name} {cores:.2f}" for name, cores in unmet.items())
+        unmet = unmet_idle_minima(loaded, worker)
+        if lacking := {e: cores for e, cores in unmet.items() if not slow.keys() & served[e]}:
+            named = ", ".join(f"{name} {cores:.2f}" for name, cores in lacking.items())
             print(
                 f"{file}: note: worker {worker.name} lacks the cores with which one request of "
                 f"each model is in time after silence: needed are {named}"
@@ -57,6 +66,21 @@ def check(file: ConfigFile) -> None:
 def schema() -> None:
     """Print the JSON schema of roma.yaml, for editors."""
     print(json.dumps(Config.model_json_schema(), indent=2))
+
+
+def _too_slow(loaded: Config) -> dict[str, float]:
+    """Return the seconds of one request, by model that breaks its promise with any cores.
+
+    Only where its cost is known, and no GPU serves it.
+    """
+    found = (e.spec for e in executables(loaded) if e.spec.device is Device.GPU)
+    on_gpus = {model for spec in found for model in spec.models}
+    alone = {
+        name: m.profile.cost / max(m.cpu.threads, m.profile.parallelism) + m.profile.overhead
+        for name, m in loaded.models.items()
+        if m.profile is not None and name not in on_gpus
+    }
+    return {n: s for n, s in alone.items() if s > loaded.models[n].sla.response_time}
 
 
 def _check_secrets(loaded: Config) -> None:

@@ -114,6 +114,27 @@ def test_config_check_names_who_cannot_answer_in_time_after_silence(tmp_path, co
     assert shown.startswith(f"{file}: ok: ")
 
 
+@pytest.mark.parametrize(
+    ("model", "seconds"),
+    [
+        ({"profile": {"cost": 0.9}}, "0.9"),
+        ({"profile": {"cost": 0.9}, "cpu": {"threads": 2}}, ""),
+        ({"profile": {"cost": 0.9, "parallelism": 3, "overhead": 0.3}}, "0.6"),
+        ({"profile": {"cost": 0.1}}, ""),
+        ({}, ""),
+    ],
+)
+def test_config_check_names_a_promise_that_no_cores_can_keep(tmp_path, model, seconds):
+    _, text = parsed(cores=64, m={**model, "path": str(tmp_path)})
+    file = tmp_path / "roma.yaml"
+    file.write_text(text)
+    shown = CliRunner().invoke(app, ["config", "check", str(file)]).stdout
+    told = f"models.m.sla.response_time = 0.5: one request takes {seconds} s when it is alone: no "
+    assert (told in shown) == bool(seconds)
+    assert ("when it is alone" in shown) == bool(seconds)
+    assert "needed are" not in shown
+
+
 def test_a_models_budget_can_be_added(tmp_path):
     _, text = parsed(m={"path": str(tmp_path)})
     file = tmp_path / "roma.yaml"
