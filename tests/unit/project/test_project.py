@@ -79,6 +79,20 @@ def test_every_path_that_the_documents_name_exists():
             assert (ROOT / path).exists(), (document.name, path)
 
 
+def test_every_test_that_the_threat_model_names_exists():
+    """A threat is answered by `file` (`part of a test's name`), below tests/."""
+    text = (ROOT / "THREAT_MODEL.md").read_text()
+    named = re.findall(r"`([\w/]+/test_\w+\.py)`(?: \(([^)]+)\))?", text)
+    assert len(named) > 60
+    files = [file for file, _ in named] + re.findall(r"`(?!tests/)(\w[\w/]*/)`", text)
+    missing = [file for file in files if not (ROOT / "tests" / file).exists()]
+    matrix = (ROOT / "tests/system/faults/matrix.py").read_text().replace(" ", "-")
+    for file, parts in named:
+        tests = (ROOT / "tests" / file).read_text() + matrix
+        missing += [part for part in re.findall(r"`([\w-]+)`", parts) if part not in tests]
+    assert missing == []
+
+
 def test_config_check_says_ok_or_names_the_fault(tmp_path):
     for example in (ROOT / "examples").glob("*.yaml"):
         assert CliRunner().invoke(app, ["config", "check", str(example)]).exit_code == 0
