@@ -137,8 +137,8 @@ class Replica:
 class Loading:
     """The choice of the next model to load: the one with the most unmet demand.
 
-    Beyond the share `spread` of what its devices can do, a model is loaded on one more, if that has
-    free pages.
+    Beyond the share `spread` of what its devices can do, a model is loaded on one more that has
+    less to do, and free pages.
     """
 
     def __init__(self, gpus: Mapping[str, DeviceSchedule], spread: float) -> None:
@@ -280,10 +280,13 @@ class Loading:
             if pause > now:
                 self.paused_until = min(self.paused_until, pause)
                 continue
-            if model_demand.priority < FREE_PAGES_ONLY and device.room_for(name) < 0:
+            is_needed = model_demand.priority >= FREE_PAGES_ONLY
+            if not is_needed and device.room_for(name) < 0:
                 continue
             if model_demand.priority == COLD_MISS_PRIORITY:
                 return gpu
+            if not is_needed and gpu.work > self._spread * model_demand.capacity:
+                continue  # where all have much to do, batches would only shrink
             ends = device.loads.free_at(now) + device.cold(name)
             if not model_demand.benefit(ends + 2 * latency + TICK):
                 continue

@@ -78,7 +78,8 @@ class Clockwork(Scheduler):
     policy."""
     spread: ClassVar[float] = 0.5
     """Share of what a model's devices can do within its deadline: if more than that waits, it is
-    loaded on another one with free pages. 1, so only if it must be, for the paper's policy."""
+    loaded on another with less to do and free pages. 1 for the paper's policy: only if it must be.
+    """
 
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)

@@ -287,19 +287,22 @@ def test_a_model_whose_demand_is_met_is_not_loaded_elsewhere():
 
 
 @pytest.mark.parametrize(
-    ("policy", "pages", "seconds"),
+    ("policy", "pages", "others", "seconds"),
     [
-        (Clockwork, 4, 0.5),
-        (Clockwork, 3, 1.0),  # its pages are not free: it must be necessary
-        (ClockworkPaper, 4, 1.0),
+        (Clockwork, 4, 180, 0.5),
+        (Clockwork, 3, 0, 1.0),  # its pages are not free: it must be necessary
+        (Clockwork, 4, 250, 1.0),  # it has as much to do
+        (ClockworkPaper, 4, 0, 1.0),
     ],
 )
 def test_a_model_is_loaded_elsewhere_before_its_device_cannot_meet_its_demand(
-    policy, pages, seconds
+    policy, pages, others, seconds
 ):
     harness = ClockworkHarness(policy=policy)
-    harness.device("g0", loaded="a")
+    harness.device("g0", loaded="a", pages=2)
     harness.device("g1", loaded="b", pages=pages)
+    for _ in range(others):
+        harness.arrive("b", 0.0)
     loads = []
     for i in range(500):  # in batches of 16 each is 2.5 ms of work, and the deadline is 1 s
         loads += [(i, c) for c in harness.arrive("a", i / 1e6) if isinstance(c, LoadModel)]
