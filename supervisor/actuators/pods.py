@@ -191,13 +191,13 @@ class PodActuator:
             else:
                 millis = self._taken_back(name, pod)
             if millis is not None:
-                change = millis - (pod.limit or 0)
-                # The largest decreases first: their cores are given to others.
-                wanted.append((change, name, millis))
+                wanted.append((millis - (pod.limit or 0), name, millis))
             elif (error := self._error(name, pod)) is not None:
                 failed[name] = error
-        wanted.sort(key=lambda entry: (entry[0] > 0, -abs(entry[0])))
-        chosen = wanted[: round(self._allowed)]
+        # The largest, so that small ones of others keep nobody in need waiting; of these the
+        # decreases first, whose cores are given to others.
+        wanted.sort(key=lambda entry: -abs(entry[0]))
+        chosen = sorted(wanted[: round(self._allowed)], key=lambda entry: entry[0] > 0)
         self._allowed -= len(chosen)
         for _, name, millis in chosen:
             call = asyncio.create_task(self._set(name, pods[name], millis))

@@ -122,16 +122,17 @@ async def test_only_changes_beyond_the_dead_band_are_sent_and_none_below_the_req
     assert cluster.api.patches == ([] if sent is None else [("a", sent)])
 
 
-async def test_decreases_come_first_and_a_node_gets_ten_changes_a_second(cluster, actuator):
+async def test_a_node_gets_ten_changes_a_second_the_largest_and_decreases_first(cluster, actuator):
     for i in range(20):
         cluster.api.put(pod(f"p{i:02}"), "ADDED")
     await until(lambda: len(cluster.watch.pods) == 23)
-    cores = {f"p{i:02}@w": 1.2 + i / 100 if i % 2 else 0.5 + i / 100 for i in range(20)}
+    changes = [(-1) ** i * (0.8 - i / 50) for i in range(20)]
+    cores = {f"p{i:02}@w": 1 + change for i, change in enumerate(changes)}
     await actuator.apply(cores)
-    assert len(cluster.api.patches) == 10
-    assert {name for name, _ in cluster.api.patches} == {f"p{i:02}" for i in range(0, 20, 2)}
+    names = [name for name, _ in cluster.api.patches]
+    assert names == [f"p{i:02}" for i in (*range(1, 10, 2), *range(0, 10, 2))]
     await actuator.apply(cores)
-    assert {name for name, _ in cluster.api.patches[10:]} == {f"p{i:02}" for i in range(1, 20, 2)}
+    assert {name for name, _ in cluster.api.patches[10:]} == {f"p{i:02}" for i in range(10, 20)}
 
 
 async def test_ticks_that_come_early_get_no_more_changes(cluster, actuator):
