@@ -5,6 +5,7 @@ valid for clients (extended key usage).
 """
 
 import ssl
+from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import ClientSession, ClientTimeout, TCPConnector
@@ -14,6 +15,9 @@ from roma.config.security import TlsConfig
 from roma.config.watched_file import Watched
 from roma.security.tls import RenewedContext, client_context
 from roma.security.tokens import Token, watched
+
+MOST_CALLS: Final = 48
+"""Calls that a program makes to one listener at once: it has connections for others, too."""
 
 
 def exchange_token(config: Config) -> Watched[Token] | None:
@@ -51,12 +55,17 @@ def _context(
     return client_context(ca, shown, key=f"{key}.ca", own_key=shown_key)
 
 
-def session(context: ssl.SSLContext | None, timeout: float | None = None) -> ClientSession:
-    """Return a client session with this context; `timeout` is for a whole call, in seconds."""
+def session(
+    context: ssl.SSLContext | None, timeout: float | None = None, *, limit: int = MOST_CALLS
+) -> ClientSession:
+    """Return a client session with this context; `timeout` is for a whole call, in seconds.
+
+    `limit` is the number of calls to one listener at once, 0 for any number.
+    """
     return ClientSession(
-        # For each worker a call waits at each dispatcher until cores are needed: those of a hundred
-        # would let no report pass a bound.
-        connector=TCPConnector(ssl=True if context is None else context, limit=0),
+        connector=TCPConnector(
+            ssl=True if context is None else context, limit=0, limit_per_host=limit
+        ),
         timeout=ClientTimeout(total=timeout),
     )
 

@@ -1,22 +1,29 @@
-"""Questions that are asked in the background, once a control period: a tick on time waits for none.
+"""Questions that are asked in the background, between two ticks: usually a tick waits for none.
 
-A tick that comes early, before the question of its period, has it asked at once and waits a little:
-without a reading it could decide nothing.
+A tick that comes early has its question asked at once, and waits a little: without a reading it
+could decide nothing.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+EARLY: Final = 0.9
+"""Share of a control period before which a tick is early."""
+
 EARLY_WAIT: Final = 0.15
-"""Share of a control period for which an early tick waits. A model server that has used its quota
-answers in the next quota period, 0.1 s later at most."""
+"""Share of a control period for which an early tick waits."""
+
+LEAST_WAIT: Final = 0.11
+"""Least seconds of that: a model server that has used up its quota answers in the next quota period
+of 0.1 s. But no more than half a control period."""
 
 
 class Asking:
-    """Asks once per `period` seconds from the first tick on, or as often as there is an answer.
+    """Asks once after each tick, unless the last answer is still awaited.
 
-    `at` is the share of a period after a tick; `at_once`: the first tick is also a question.
+    `period` is the control period in seconds, `at` the share of it between a tick and the question;
+    `at_once`: the first tick asks immediately, too.
     """
 
     def __init__(
@@ -31,18 +38,20 @@ class Asking:
         self._period = period
         self._at = at
         self._at_once = at_once
+        self._ticked_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self.wait = min(max(EARLY_WAIT * period, LEAST_WAIT), period / 2)
+        """Seconds that an early tick waits for answers."""
 
-    @property
-    def is_due(self) -> bool:
-        """True if the question of this period is still to come."""
-        return self._timer is not None
+    def is_early(self, now: float) -> bool:
+        """Return True if a tick at this time comes early."""
+        return self._ticked_at is not None and now - self._ticked_at < EARLY * self._period
 
     def on_tick(self, now: float) -> None:
         """Begin at the first tick; raise the bug that has ended a question."""
-        if self._task is not None and self._task.done():
-            self._task.result()
+        self._check()
+        self._ticked_at = now
         if self._at_once:
             self._at_once = False
             self._begin()
@@ -51,11 +60,13 @@ class Asking:
         self._timer = asyncio.get_running_loop().call_at(due, self._begin)
 
     async def hasten(self) -> None:
-        """Ask what is due now; return when that has ended, or after `EARLY_WAIT`."""
-        self._stop()
-        self._begin()
+        """Ask now if that is still to come; return when the question has ended, or after `wait`."""
+        self._check()
+        if self._timer is not None:
+            self._stop()
+            self._begin()
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=EARLY_WAIT * self._period)
+            await asyncio.wait([self._task], timeout=self.wait)
 
     async def close(self) -> None:
         """Stop asking."""
@@ -63,6 +74,10 @@ class Asking:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def _check(self) -> None:
+        if self._task is not None and self._task.done():
+            self._task.result()
 
     def _begin(self) -> None:
         self._timer = None

@@ -13,7 +13,7 @@ class Actuator(Protocol):
     async def apply(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
         """Grant `cores` by executable; return the cores each one has now, or why it failed.
 
-        Called once per period, with an empty mapping if nothing is to change, as a keep-alive.
+        Called at each tick, with an empty mapping if nothing is to change, as a keep-alive.
         """
         ...
 

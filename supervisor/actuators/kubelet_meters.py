@@ -82,9 +82,10 @@ class KubeletMeters:
     async def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
         """Return the readings that have arrived since the last call."""
         self._host = next((pod.host for pod in pods.values() if pod.host), self._host)
-        if self._asking.is_due:  # an early tick
+        clock = asyncio.get_running_loop().time
+        if self._asking.is_early(clock()):
             await self._asking.hasten()
-        now = asyncio.get_running_loop().time()
+        now = clock()
         self._asking.on_tick(now)
         newest, self._newest = self._newest, {}
         return {

@@ -15,7 +15,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from roma.kubernetes.pods import CPU_PATH, Pod
-from supervisor.actuators.asking import EARLY_WAIT, Asking
+from supervisor.actuators.asking import Asking
 from supervisor.actuators.pod_connection import PodConnection
 from supervisor.executables import Reading
 
@@ -51,12 +51,13 @@ class ServerMeters:
     async def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
         """Return the readings that have arrived since the last call; ask these pods from now on."""
         self._pods = pods
-        if self._asking.is_due:  # an early tick
+        clock = asyncio.get_running_loop().time
+        if self._asking.is_early(clock()):
             await self._asking.hasten()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(EARLY_WAIT * self._period):
+                async with asyncio.timeout(self._asking.wait):
                     await self._settled.wait()
-        now = asyncio.get_running_loop().time()
+        now = clock()
         self._unread = {name: why for name, why in self._unread.items() if name in pods}
         self._asking.on_tick(now)
         newest, self._newest = self._newest, {}
@@ -77,8 +78,11 @@ class ServerMeters:
     async def _ask(self) -> None:
         for name in [name for name in self._connections if name not in self._pods]:
             self._connections.pop(name).close()
-        self._awaited = set(self._pods)
+        # Not those that fail: each early tick would wait for them.
+        self._awaited = set(self._pods) - self._unread.keys()
         self._settled.clear()
+        if not self._awaited:
+            self._settled.set()
         for name, pod in self._pods.items():
             connection = self._connection(name, (pod.ip, self._port))
             if not connection.is_waiting:

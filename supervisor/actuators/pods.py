@@ -191,11 +191,10 @@ class PodActuator:
             else:
                 millis = self._taken_back(name, pod)
             if millis is not None:
-                wanted.append((millis - (pod.limit or 0), name, millis))
+                wanted.append((self._need(pod, millis), name, millis))
             elif (error := self._error(name, pod)) is not None:
                 failed[name] = error
-        # The largest, so that small ones of others keep nobody in need waiting; of these the
-        # decreases first, whose cores are given to others.
+        # Those most in need; of these the decreases first, whose cores are given to others.
         wanted.sort(key=lambda entry: -abs(entry[0]))
         chosen = sorted(wanted[: round(self._allowed)], key=lambda entry: entry[0] > 0)
         self._allowed -= len(chosen)
@@ -207,6 +206,15 @@ class PodActuator:
             # The tick waits so long and no longer; a call that takes longer goes on.
             await asyncio.wait(self._pending.values(), timeout=self._limit)
         return failed | self._ended()
+
+    @staticmethod
+    def _need(pod: Pod, millis: int) -> float:
+        """Return how much a change matters: the share by which it changes the limit, signed."""
+        present = pod.limit or 0
+        change = millis - present
+        if not pod.is_up or abs(change) == 1:  # taken back, or sent again: they wait for nothing
+            return math.copysign(math.inf, change)
+        return change / max(present, LEAST_CHANGE)
 
     def _moved(self, pods: Mapping[str, Pod]) -> dict[str, ActuationError]:
         """Return, once for each change, the limits that somebody else has moved."""

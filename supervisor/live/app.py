@@ -52,7 +52,10 @@ async def run(
     stop = stop_signal()
     report_exhaustion(asyncio.get_running_loop())
     control, port = config.control, config.control_port(workers[0])
-    async with peers.session(calling_tls) as session, contextlib.AsyncExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
+        session = await stack.enter_async_context(peers.session(calling_tls))
+        # For each worker a call waits at each dispatcher: they must keep no report from its turn.
+        waiting = await stack.enter_async_context(peers.session(calling_tls, limit=0))
         gpus = stack.enter_context(Gpus())
         claims = stack.enter_context(contextlib.closing(Claims()))
         lease = await stack.enter_async_context(_lease(config, workers[0]))
@@ -66,7 +69,8 @@ async def run(
             # The holder of the lease replaces any other supervisor.
             may_replace = is_gone if lease is None else lambda _: leads()
             return [
-                Peer(session, url, limit, shared, may_replace) for url in config.dispatcher_urls
+                Peer(session, url, limit, shared, may_replace, waiting=waiting)
+                for url in config.dispatcher_urls
             ]
 
         names = [worker.name for worker in workers]

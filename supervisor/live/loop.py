@@ -154,7 +154,9 @@ class ControlLoop:
             self.core.manage(managed)
             self._failing.intersection_update(self.core.status)
             done.set_result(None)
-        readings, replies = await asyncio.gather(self._actuator.read(), self._reports())
+        # The reports last: an early tick may have waited for readings, and they are of now.
+        readings = await self._actuator.read()
+        replies = await self._reports()
         self._note_early(readings)
         clock = asyncio.get_running_loop().time
         now = clock()

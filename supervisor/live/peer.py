@@ -23,6 +23,7 @@ class Peer:
     """A dispatcher's admin address; every failure is an `ExchangeError`.
 
     `may_replace` says if another supervisor of the worker has ended, as far as we can know.
+    `waiting` makes the calls that wait until cores are needed, by default `session`.
     """
 
     def __init__(
@@ -32,10 +33,13 @@ class Peer:
         timeout: float,
         token: Watched[Token] | None = None,
         may_replace: Callable[[SupervisorId], bool] = is_gone,
+        *,
+        waiting: ClientSession | None = None,
     ) -> None:
         self.url = url
         self._token = token
         self._session = session
+        self._waiting = waiting or session
         self._timeout = ClientTimeout(total=timeout)
         self._has_answered = False
         self._may_replace = may_replace
@@ -55,7 +59,8 @@ class Peer:
         None if the dispatcher does not say: it is older, or serves another call.
         """
         url, timeout = f"{self.url}/control/v1/needs", ClientTimeout(total=2 * exchange.QUIET)
-        status, _ = await self._call("GET", url, timeout, params={"worker": worker})
+        params = {"worker": worker}
+        status, _ = await self._call("GET", url, timeout, session=self._waiting, params=params)
         return {200: True, 204: False}.get(status)
 
     async def confirm(self, message: exchange.ExchangeRequest) -> None:
@@ -76,12 +81,17 @@ class Peer:
         return None
 
     async def _call(
-        self, method: str, url: str, timeout: ClientTimeout, **more: Any
+        self,
+        method: str,
+        url: str,
+        timeout: ClientTimeout,
+        session: ClientSession | None = None,
+        **more: Any,
     ) -> tuple[int, bytes]:
         """Return the status and the body of an answer."""
         headers = sent(self._token)
         try:
-            async with self._session.request(
+            async with (session or self._session).request(
                 method, url, headers=headers, timeout=timeout, **more
             ) as response:
                 return response.status, await response.read()

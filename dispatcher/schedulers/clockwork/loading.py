@@ -3,7 +3,8 @@
     d_m      demand: estimated seconds of a model's waiting requests that a LOAD can still help
     a_m,g    the part of it allotted to device g, which holds the model; 0 elsewhere
     ℓ_g      the sum of a_m,g over the models on g
-    p_m      = d_m - Σ_g a_m,g · capacity / ℓ_g, the unmet demand (Clockwork, §5.3)
+    p_m      = d_m - Σ_g a_m,g · capacity / ℓ_g, the unmet demand (Clockwork, §5.3); where it is
+               not positive, a tiny part of what exceeds `spread` of the sum
 
 `capacity` is the work that a device can do within the model's own deadline. A model's numbers are
 recomputed when its own requests or replicas change, never those of all models. A change costs
@@ -34,13 +35,15 @@ FLOOR: Final = 1e-3
 FREE_PAGES_ONLY: Final = 1e-6
 """Priority below which a model takes no pages of others."""
 
-SPREAD_PRIORITY: Final = 1e-9
-"""Priority, per second of demand, of a model that its devices can still serve in time: a LOAD that
-begins when they no longer can ends too late for what waits."""
+COLD_MISS_PRIORITY: Final = 1e-7
+"""Priority of a model whose last request came too late for a LOAD: the next may be in time."""
 
-COLD_MISS_PRIORITY: Final = 1e-15
-"""Priority of a model whose last request came too late for any LOAD: the next one may be in time.
-"""
+SPREAD_PRIORITY: Final = 1e-9
+"""Priority, per second beyond `spread`, of a model that its devices can still serve in time: a LOAD
+that begins when they no longer can ends too late for what waits. Below that of a cold miss."""
+
+MOST_SECONDS: Final = 99.0
+"""Most seconds that count for it."""
 
 LOOKS: Final = 16
 """Most candidates that one decision examines."""
@@ -170,7 +173,8 @@ class Loading:
                 met += _allot_demand(replica, demand * _weight(replica) / total)
         priority = demand - met
         if priority <= 0.0:
-            priority = SPREAD_PRIORITY * (demand - self._spread * met)
+            beyond = demand - self._spread * met
+            priority = SPREAD_PRIORITY * min(MOST_SECONDS, beyond)
         if not replicas and model_demand.is_touched and demand == 0.0:
             priority = COLD_MISS_PRIORITY
         if len(replicas) >= len(self._gpus):
@@ -255,7 +259,7 @@ class Loading:
         self.is_short, self.paused_until = False, NEVER
         for _ in range(LOOKS):
             model_demand = self.best()
-            if model_demand is None:
+            if model_demand is None or self._has_spread_enough(model_demand, gpus[0]):
                 break
             gpu = self._device_for(model_demand, gpus, now, latency)
             if gpu is not None:
@@ -267,6 +271,14 @@ class Loading:
             # Time alone may have removed the reason to load it (§5.3, iv).
             self.rebuild(entry[2], now)
         return found
+
+    def _has_spread_enough(self, model_demand: ModelDemand, gpu: DeviceSchedule) -> bool:
+        """Return True if nothing makes it load a model on a device that has much to do, too.
+
+        Batches would only shrink.
+        """
+        is_early = model_demand.priority < COLD_MISS_PRIORITY
+        return is_early and gpu.work > self._spread * model_demand.capacity
 
     def _device_for(
         self, model_demand: ModelDemand, gpus: list[DeviceSchedule], now: float, latency: float
@@ -285,8 +297,8 @@ class Loading:
                 continue
             if model_demand.priority == COLD_MISS_PRIORITY:
                 return gpu
-            if not is_needed and gpu.work > self._spread * model_demand.capacity:
-                continue  # where all have much to do, batches would only shrink
+            if self._has_spread_enough(model_demand, gpu):
+                break  # the others have more to do
             ends = device.loads.free_at(now) + device.cold(name)
             if not model_demand.benefit(ends + 2 * latency + TICK):
                 continue

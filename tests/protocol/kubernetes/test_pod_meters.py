@@ -196,7 +196,7 @@ async def test_what_cannot_be_reached_is_told_once(caplog, ip):
 
 async def test_a_tick_before_the_question_of_its_period_asks_and_waits_a_little():
     async with scripted(http(SOUND), None) as (port, asked, opened), metering(port) as meters:
-        meters._asking._period = 60  # nothing is asked before its tick
+        meters._asking._period = 60  # each tick is early
         await reads(meters)
         before = len(asked)
         assert (await meters.read(PODS))["a@w"].usage == 3
@@ -205,3 +205,21 @@ async def test_a_tick_before_the_question_of_its_period_asks_and_waits_a_little(
         await until(lambda: meters._connections["a@w"].is_closed)
         assert (await meters.read(PODS))["a@w"] is None
         assert len(asked) == before + 2
+        assert not meters._settled.is_set()
+
+
+async def test_an_early_tick_waits_for_what_was_asked_before_and_never_for_who_is_known_to_fail():
+    async with scripted(None) as (port, asked, opened), metering(port) as meters:
+        meters._asking._period = 60
+        await meters.read(PODS)  # the first question
+        await until(lambda: asked)
+        reading = asyncio.create_task(meters.read(PODS))
+        while reading not in asyncio.all_tasks() or not meters._awaited:
+            await asyncio.sleep(0)
+        opened[0].write(http(SOUND))
+        assert (await reading)["a@w"].usage == 3
+        meters._complain("a@w", "no answer in time")
+        assert (await meters.read(PODS))["a@w"] is None
+        assert meters._settled.is_set()
+        assert (await meters.read({})) == {}
+        assert meters._settled.is_set()

@@ -323,6 +323,20 @@ def test_models_that_are_everywhere_do_not_keep_another_one_from_being_loaded():
     assert (type(load), load.model) == (LoadModel, "z")
 
 
+def test_models_that_might_be_spread_do_not_keep_a_cold_one_from_being_loaded():
+    busy = [f"m{i}" for i in range(40)]
+    harness = ClockworkHarness([*busy, "z"])
+    for i in range(4):
+        harness.device(f"g{i}", loaded=busy[i::4])
+    arrivals = [harness.arrive(model, 0.0) for _ in range(24) for model in busy]
+    for load in [c for commands in arrivals for c in commands if isinstance(c, LoadModel)]:
+        harness.loaded(load.load, 0.02)
+    # Each device has 0.6 s of work, more than half of what it can do within the deadline of 1 s.
+    refused, load = harness.arrive("z", 0.03, slo=0.001)  # too soon for this one
+    assert type(refused) is Reject
+    assert (type(load), load.model) == (LoadModel, "z")
+
+
 def test_an_execution_that_missed_its_window_is_tried_again():
     harness = ClockworkHarness()
     harness.device(loaded="a")

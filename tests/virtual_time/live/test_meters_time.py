@@ -89,15 +89,18 @@ async def test_a_tick_that_comes_early_hastens_its_question_and_moves_the_next(l
     asking = Asking(ask, period=1.0, at=0.5, at_once=True)
     asking.on_tick(clock())
     await asyncio.sleep(0.3)
-    assert asking.is_due
+    assert asking.is_early(clock())
     await asking.hasten()
     asking.on_tick(clock())
-    await asyncio.sleep(0.7)
-    assert asked == [0.0, 0.3, 0.8]
-    assert not asking.is_due
-    asking.on_tick(clock())
-    await asyncio.sleep(0.25)
+    await asyncio.sleep(0.55)
     await asking.hasten()  # the question at 0.8 has no answer yet
-    assert looptime == pytest.approx(1.25 + EARLY_WAIT)
-    assert len(asked) == 3
+    assert looptime == pytest.approx(0.85 + EARLY_WAIT)
+    assert asked == [0.0, 0.3, 0.8]
+    await asyncio.sleep(0.3)
+    assert not asking.is_early(clock())
     await asking.close()
+
+
+@pytest.mark.parametrize(("period", "wait"), [(2.0, 0.3), (1.0, 0.15), (0.5, 0.11), (0.1, 0.05)])
+def test_an_early_tick_waits_for_a_quota_period_and_half_of_its_own_at_most(period, wait):
+    assert Asking(None, period=period, at=0.5).wait == pytest.approx(wait)
