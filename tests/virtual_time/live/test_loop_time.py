@@ -151,7 +151,7 @@ async def test_the_loop_outlives_a_silent_dispatcher_and_a_failing_actuator(loop
 
 
 async def test_a_dispatcher_that_refuses_what_was_applied_is_logged_once_until_it_does_not(caplog):
-    """One that was started again with another file knows no such worker."""
+    """A dispatcher that was started again with another file knows no such worker."""
 
     class Other(Dispatcher):
         async def confirm(self, message):
