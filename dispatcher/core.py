@@ -28,7 +28,8 @@ from dispatcher.schedulers.base import (
 )
 from dispatcher.state.device_state import DeviceState
 from dispatcher.state.execution import Execution
-from dispatcher.state.executors import Executor, Executors
+from dispatcher.state.executor import Executor
+from dispatcher.state.executors import Executors
 from dispatcher.state.lifecycle import ExecutorState, ExecutorStep, Rotation
 from dispatcher.state.partial import PartialExecutions
 from dispatcher.state.queues import ModelQueue, Queues
@@ -184,8 +185,9 @@ class Dispatcher:
 
     def _observe_executor(self, event: ExecutorEvent, now: float) -> None:
         match event:
-            case CoresApplied(name, cores, part):
+            case CoresApplied(name, cores, part, cost):
                 self.executors[name].resize(cores, now, part)
+                self.executors[name].cost = cost or self.executors[name].cost
                 self.policies.on_executor(self.executors[name], now)
             case ExecutorAdded(spec):
                 self._add_executor(spec, now)

@@ -7,7 +7,8 @@ from dispatcher.policies import Policies
 from dispatcher.requests import Requests
 from dispatcher.schedulers.base import Batch, BatchGroup, LoadChoice, RunChoice, UnloadChoice
 from dispatcher.state.execution import Execution
-from dispatcher.state.executors import Executor, Executors
+from dispatcher.state.executor import Executor
+from dispatcher.state.executors import Executors
 from dispatcher.state.queues import ModelQueue, Queues
 from roma.domain.actions import ExecutionPart
 from roma.domain.events import Abort, Execute, LoadEnded, LoadModel, Result, UnloadModel

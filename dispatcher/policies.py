@@ -1,7 +1,7 @@
 """The scheduling policies of a dispatcher: which ones are active, and the changes they observe."""
 
 from dispatcher.schedulers.base import PolicyView, Scheduler
-from dispatcher.state.executors import Executor
+from dispatcher.state.executor import Executor
 from dispatcher.state.queues import ModelQueue
 from roma.config.scheduling import SchedulingConfig
 from roma.domain.model import Device, Request

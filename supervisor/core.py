@@ -186,7 +186,8 @@ class Supervisor:
             # One limit that nobody can mean must not keep the others from being confirmed.
             cores = min(MOST_CORES, max(LEAST_CORES, cores))
             part = self._part(dispatcher, s, cores)
-            found.append(ExecutorReading(name, cores, s.usage, s.throttled, part))
+            cost = s.cost.value(s.managed.cost)
+            found.append(ExecutorReading(name, cores, s.usage, s.throttled, part, cost))
         return tuple(found)
 
     def _part(self, dispatcher: str, status: ExecutableStatus, cores: float) -> float:

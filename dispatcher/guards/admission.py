@@ -105,6 +105,7 @@ def needs_cores(queue: ModelQueue, executors: Executors, now: float, reaction: f
     if not executors.may_grow(model):
         return False
     response = executors.wait(model, len(queue)) + executors.fastest(model)
+    response = max(response, executors.backlog(model, len(queue)))
     return response > queue.spec.sla.response_time
 
 

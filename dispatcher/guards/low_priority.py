@@ -7,7 +7,8 @@ its promise with some headroom, and either a slot stays free or two services fit
 
 from typing import Final
 
-from dispatcher.state.executors import Executor, Executors
+from dispatcher.state.executor import Executor
+from dispatcher.state.executors import Executors
 from dispatcher.state.queues import ModelQueue
 
 HEADROOM: Final = 0.8

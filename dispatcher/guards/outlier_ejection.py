@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 
 from dispatcher.schedulers.base import RunChoice
-from dispatcher.state.executors import Executor, Executors
+from dispatcher.state.executor import Executor
+from dispatcher.state.executors import Executors
 from dispatcher.state.lifecycle import RotationStep
 from dispatcher.state.queues import ModelQueue
 from roma.domain.events import Result

@@ -278,13 +278,14 @@ class Driver:
             log.warning("executable %s gets no more requests: %s", executor, why)
             self.handle(ExecutorSuspected(executor))
 
-    def on_applied(self, executor: str, cores: float, part: float = 1.0) -> None:
+    def on_applied(
+        self, executor: str, cores: float, part: float = 1.0, cost: float | None = None
+    ) -> None:
         """Report the cores that a supervisor applied; unknown executables are ignored."""
         if executor not in self.core.executors:
             return
-        known = self.core.executors[executor]
-        if (known.cores, known.part) != (cores, part):
-            self.handle(CoresApplied(executor, cores, part))
+        if not self.core.executors[executor].is_told(cores, part, cost):
+            self.handle(CoresApplied(executor, cores, part, cost))
 
     def close(self) -> None:
         """Stop the timer."""

@@ -28,7 +28,7 @@ from dispatcher.schedulers.base import (
     WaitUntil,
 )
 from dispatcher.schedulers.gpu_savings_first import gpu_savings
-from dispatcher.state.executors import Executor
+from dispatcher.state.executor import Executor
 from dispatcher.state.queues import ModelQueue
 from roma.config.scheduling import SchedulingConfig
 from roma.domain.model import Device

@@ -11,7 +11,8 @@ from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
 
-from dispatcher.state.executors import Executor, Executors
+from dispatcher.state.executor import Executor
+from dispatcher.state.executors import Executors
 from dispatcher.state.partial import PartialExecution
 from dispatcher.state.queues import ModelQueue
 from roma.config.policy_file import Policy

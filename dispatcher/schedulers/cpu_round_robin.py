@@ -21,7 +21,7 @@ from dispatcher.schedulers.base import (
     Scheduler,
     WaitUntil,
 )
-from dispatcher.state.executors import Executor
+from dispatcher.state.executor import Executor
 from dispatcher.state.queues import ModelQueue
 from roma.config.scheduling import SchedulingConfig
 from roma.domain.model import Device

@@ -181,12 +181,14 @@ class ModelRemoved:
 class CoresApplied:
     """The supervisor confirmed the cores that an executable has now.
 
-    `part` is the share of its slots that this dispatcher may use: others send to it as well.
+    `part` is the share of its slots that this dispatcher may use: others send to it as well. `cost`
+    is the core-seconds of a request there, None if not known better than before.
     """
 
     executor: str
     cores: float
     part: float = 1.0
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class ExecutorReading:
     `usage` is cumulative core-seconds. `throttled` is the share of quota periods in the last
     control period in which it ran out of quota, None if unknown. `share` is the part of `applied`
     that this dispatcher may count on, because several dispatchers may send to the same executable.
+    `cost` is the measured core-seconds of a request, None if unknown.
     """
 
     executor: str
@@ -32,6 +33,7 @@ class ExecutorReading:
     usage: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     throttled: Annotated[float, Field(ge=0, le=1)] | None
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,10 +131,12 @@ class ControlLoop:
 
     async def _listen(self, peer: Peer) -> None:
         """Hear from a dispatcher when cores are needed, until cancelled."""
+        needs: bool | None = False
         while True:
             try:
-                needs = await peer.needs(self.worker)
+                needs = await peer.needs(self.worker, heeded=bool(needs))
             except ExchangeError:  # the next report says why
+                needs = False
                 await asyncio.sleep(RETRY)
                 continue
             if needs is None:

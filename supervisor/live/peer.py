@@ -53,13 +53,14 @@ class Peer:
         self._has_answered = True
         return exchange.parse_reply(body)
 
-    async def needs(self, worker: str) -> bool | None:
+    async def needs(self, worker: str, *, heeded: bool = False) -> bool | None:
         """Wait until a model needs cores of a worker; False if none did for 20 s.
 
+        `heeded`: a tick has begun that decides what was needed before.
         None if the dispatcher does not say: it is older, or serves another call.
         """
         url, timeout = f"{self.url}/control/v1/needs", ClientTimeout(total=2 * exchange.QUIET)
-        params = {"worker": worker}
+        params = {"worker": worker} | ({"heeded": "1"} if heeded else {})
         status, _ = await self._call("GET", url, timeout, session=self._waiting, params=params)
         return {200: True, 204: False}.get(status)
 

@@ -195,12 +195,16 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.suspects.discard(executor)
             self.feed(ExecutorLost(executor))
 
-    @rule(executor=st.sampled_from(EXECUTORS[:4]), cores=st.sampled_from([0.1, 1.0, 2.5, 4.0]))
-    def resize(self, executor, cores):
+    @rule(
+        executor=st.sampled_from(EXECUTORS[:4]),
+        cores=st.sampled_from([0.1, 1.0, 2.5, 4.0]),
+        cost=st.sampled_from([None, 0.001, 1.0]),
+    )
+    def resize(self, executor, cores, cost):
         if executor not in self.core.executors:
             return
         before = len(self.core.executors[executor].running)
-        self.feed(CoresApplied(executor, cores))
+        self.feed(CoresApplied(executor, cores, cost=cost))
         limit = self.core.executors[executor].limit
         assert len(self.core.executors[executor].running) <= max(before, limit)
 

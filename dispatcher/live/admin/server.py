@@ -154,9 +154,9 @@ class Admin:
     async def _needs(self, request: web.Request) -> web.Response:
         if _is_from_browser(request):  # it would take the place of the supervisor that waits
             return _not_for_browsers()
-        worker = request.query.get("worker", "")
+        worker, heeded = request.query.get("worker", ""), "heeded" in request.query
         try:
-            found = await self._supervisors.needed(worker, exchange.QUIET)
+            found = await self._supervisors.needed(worker, exchange.QUIET, heeded=heeded)
         except UnknownWorker as error:
             return web.json_response({"error": str(error)}, status=404)
         except WaiterReplaced as error:
@@ -189,8 +189,8 @@ class Admin:
             refusal = exchange.REFUSAL.dump_json(exchange.ExchangeRefusal(str(taken), taken.holder))
             return web.Response(status=409, body=refusal, content_type="application/json")
         if not message.hello:
-            for reading in message.executors:
-                self._driver.on_applied(reading.executor, reading.applied, reading.share)
+            for r in message.executors:
+                self._driver.on_applied(r.executor, r.applied, r.share, r.cost)
             self.heard.add(message.worker)
         return web.Response(status=204)
 

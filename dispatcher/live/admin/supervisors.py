@@ -52,13 +52,16 @@ class Supervisors:
         elif worker in self._silence:
             self._hints.add(worker)
 
-    async def needed(self, worker: str, limit: float) -> bool:
+    async def needed(self, worker: str, limit: float, *, heeded: bool = False) -> bool:
         """Wait until cores of a worker are needed; return False after `limit` seconds.
 
+        `heeded`: what was needed before this call is being decided, so it counts no more.
         Raises UnknownWorker, and WaiterReplaced once another call waits for the same worker: the
         older one may be that of a supervisor that has ended.
         """
         self._check(worker)
+        if heeded:
+            self._hints.discard(worker)
         if worker in self._hints:
             self._hints.remove(worker)
             return True

@@ -19,7 +19,7 @@ from typing import Final
 
 from dispatcher.schedulers.base import TICK
 from dispatcher.state.device_state import DeviceState
-from dispatcher.state.executors import Executor
+from dispatcher.state.executor import Executor
 
 NEVER: Final = float("inf")
 

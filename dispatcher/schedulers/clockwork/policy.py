@@ -48,7 +48,7 @@ from dispatcher.schedulers.clockwork.loading import (
     ModelDemand,
     Replica,
 )
-from dispatcher.state.executors import Executor
+from dispatcher.state.executor import Executor
 from dispatcher.state.queues import ModelQueue
 from roma.config.scheduling import SchedulingConfig
 from roma.domain.events import Reason

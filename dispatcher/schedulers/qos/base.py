@@ -32,7 +32,7 @@ from dispatcher.schedulers.base import (
 )
 from dispatcher.schedulers.qos.deadline_bins import DeadlineBins, Entry
 from dispatcher.state.device_state import DeviceState
-from dispatcher.state.executors import Executor
+from dispatcher.state.executor import Executor
 from dispatcher.state.queues import ModelQueue
 from dispatcher.state.utility import UTILITIES, soft_deadline, value
 from roma.config.scheduling import SchedulingConfig

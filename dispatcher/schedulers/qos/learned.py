@@ -20,7 +20,7 @@ from mypy_extensions import mypyc_attr
 
 from dispatcher.schedulers.base import PolicyView
 from dispatcher.schedulers.qos.base import BatchChoice, DeviceView, QualityScheduler, VariantQueue
-from dispatcher.state.executors import Executor
+from dispatcher.state.executor import Executor
 from roma.config.policy_file import Policy, PolicyAction
 from roma.config.scheduling import SchedulingConfig
 from roma.domain.actions import Capabilities

@@ -18,7 +18,7 @@ from dispatcher.schedulers.base import DropChoice, PolicyView
 from dispatcher.schedulers.qos.base import BatchChoice, DeviceView, QualityScheduler, VariantQueue
 from dispatcher.schedulers.qos.deadline_bins import Entry
 from dispatcher.schedulers.qos.values import MARGIN, SHED, BatchOption, Values, Worth
-from dispatcher.state.executors import Executor
+from dispatcher.state.executor import Executor
 from roma.config.scheduling import SchedulingConfig
 from roma.domain.events import Reason
 from roma.domain.variants import Variant

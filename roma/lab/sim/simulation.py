@@ -257,8 +257,7 @@ class Simulation(SimulatedDriver):
                 self.agenda.at(now + self._scenario.actuation_delay, self._apply, (worker, apply))
             else:
                 self._apply((worker, apply))
-        if self._record:
-            self._sample(core)
+        self._end_tick(worker, core)
 
     def _reading(self, name: str) -> Reading:
         reading, error = self.world.reading(name), self._scenario.usage_error
@@ -280,8 +279,21 @@ class Simulation(SimulatedDriver):
         applied = self.world.resize(apply.executable, apply.cores)
         if worker.core is not None:
             worker.core.on_applied(apply.executable, applied)
-        if self.dispatcher.executors[apply.executable].cores != applied:
-            self._handle(CoresApplied(apply.executable, applied))
+        self._confirm(worker, apply.executable, applied)
+
+    def _confirm(self, worker: _Worker, name: str, cores: float) -> None:
+        """Tell the dispatcher an executable's cores, and the cost of a request if it is known."""
+        status = None if worker.core is None else worker.core.status[name]
+        cost = None if status is None else status.cost.value(status.managed.cost)
+        executor = self.dispatcher.executors[name]
+        if not executor.is_told(cores, executor.part, cost):
+            self._handle(CoresApplied(name, cores, executor.part, cost))
+
+    def _end_tick(self, worker: _Worker, core: Supervisor) -> None:
+        for name in core.status:
+            self._confirm(worker, name, self.dispatcher.executors[name].cores)
+        if self._record:
+            self._sample(core)
 
     def _sample(self, core: Supervisor) -> None:
         for name, status in core.status.items():

@@ -41,9 +41,10 @@ async def test_a_report_tells_the_age_of_what_is_stuck(harness):
 async def test_applied_cores_change_the_in_flight_limit_at_once(harness):
     await harness.open(cores=2)
     peer = Peer(harness.session, harness.admin, 5)
-    readings = (ExecutorReading("m.0@local", 0.5, 0.0, 0.0), ExecutorReading("other", 1, 0, 0))
-    await peer.confirm(ExchangeRequest("local", readings))
-    assert harness.core.executors["m.0@local"].limit == 1
+    mine = ExecutorReading("m.0@local", 0.5, 0.0, 0.0, cost=0.02)
+    await peer.confirm(ExchangeRequest("local", (mine, ExecutorReading("other", 1, 0, 0))))
+    executor = harness.core.executors["m.0@local"]
+    assert (executor.limit, executor.cost) == (1, 0.02)
 
 
 async def test_a_queue_that_outgrows_its_cores_is_told_at_once(harness):
@@ -93,6 +94,17 @@ async def test_a_hint_for_a_supervisor_that_has_gone_is_kept_for_the_next(harnes
     await harness.until(lambda: len(before & set(harness.admin_doors.ports.open)) < len(before))
     supervisors.need("local")
     assert await Peer(harness.session, harness.admin, 5).needs("local") is True
+
+
+async def test_what_a_tick_decides_already_brings_no_further_one(harness):
+    await harness.open()
+    supervisors = harness.admin_doors._supervisors
+    supervisors.need("local")
+    peer = Peer(harness.session, harness.admin, 5)
+    waiting = asyncio.create_task(peer.needs("local", heeded=True))
+    await harness.until(lambda: supervisors._waiters)
+    supervisors.need("local")
+    assert await waiting is True
 
 
 async def test_a_dispatcher_that_ends_lets_nobody_wait(harness):

@@ -194,6 +194,17 @@ def test_a_queue_for_which_the_cores_are_still_too_few_asks_again(harness):
     assert CoresNeeded("m") not in harness.arrive("m", now + 0.6 * REACTION)
 
 
+def test_requests_that_ran_on_what_a_quota_had_left_do_not_hide_the_cost_of_a_queue(harness):
+    harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
+    harness.cpu("m@w", "m", cores=0.1, most_cores=4.0)
+    _, run = harness.arrive("m", 0.0)
+    harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=0.09)  # at full speed
+    harness.core.handle(CoresApplied("m@w", 0.1, cost=0.09), now=0.2)
+    harness.core.handle(CoresApplied("m@w", 0.1), now=0.4)  # the cost is still known
+    assert kinds(harness.arrive("m", 20.0)) == [Execute]
+    assert harness.arrive("m", 20.0) == [CoresNeeded("m")]  # 0.18 core-seconds at 0.1 cores
+
+
 def test_the_first_request_of_a_model_of_unknown_cost_asks_for_cores(harness):
     harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
     harness.cpu("m@w", "m", cores=0.1, most_cores=4.0)

@@ -43,7 +43,7 @@ class Dispatcher:
     url = "http://d"
 
     def __init__(self, silent=(), needs_at=()):
-        self.needs_at = list(needs_at)
+        self.needs_at, self.heeded = list(needs_at), []
         self.asked = 0
         self.silent = silent
         self.confirmed = []
@@ -54,8 +54,9 @@ class Dispatcher:
             raise ExchangeError("no answer")
         return ExchangeReply("e", (), (ExecutorReport("m@w", "idle", 0, 0),))
 
-    async def needs(self, worker):
+    async def needs(self, worker, *, heeded):
         assert worker == "w"
+        self.heeded.append(heeded)
         if not self.needs_at:
             return None  # as an older one
         await asyncio.sleep(self.needs_at.pop(0) - asyncio.get_running_loop().time())
@@ -92,8 +93,10 @@ async def test_ticks_stand_on_a_grid_of_one_period(looptime):
 async def test_a_tick_comes_early_where_cores_are_needed(looptime):
     kernel = Kernel()
     # Twice within a quarter of a period after a tick; once just before the tick is due.
-    loop = build(kernel, Dispatcher(needs_at=[1.5, 1.6, 2.8, 3.79]))
+    dispatcher = Dispatcher(needs_at=[1.5, 1.6, 2.8, 3.79])
+    loop = build(kernel, dispatcher)
     await run_for(loop, 6.5)
+    assert dispatcher.heeded == [False, True, True, True, True]
     assert kernel.ticks == [0, 1, 1.5, 1.75, 2.75, 3, 3.79, 4.79, 5.79]
     assert loop.missed == 0
     assert max(loop.jitters) == pytest.approx(0)

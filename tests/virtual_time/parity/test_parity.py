@@ -211,12 +211,12 @@ class Live:
     async def report(self):
         return reports.reply(self.driver.core, "epoch", self.agenda.now)
 
-    async def needs(self, worker):
-        return await self.supervisors.needed(worker, QUIET)
+    async def needs(self, worker, *, heeded):
+        return await self.supervisors.needed(worker, QUIET, heeded=heeded)
 
     async def confirm(self, message):
         for reading in message.executors:
-            self.driver.on_applied(reading.executor, reading.applied)
+            self.driver.on_applied(reading.executor, reading.applied, cost=reading.cost)
 
 
 # A microsecond, looptime's default resolution, decides about a stall where a request ends within

@@ -355,11 +355,28 @@ def test_a_front_end_takes_its_time_of_every_request_and_of_its_deadline():
     assert run(1.1).answered == 0  # nothing is left of the deadline, 1 s
 
 
+def test_a_light_model_that_wakes_up_keeps_its_promise():
+    """Alone, its requests run on what the quota has left; those of a queue do not."""
+    burst = scenario(
+        law="late_share",
+        cpu={"max": 1.0},
+        sla={"response_time": 0.05},
+        cost=0.0015,
+        load={"profile": "-".join(["1", "70"] * 24)},
+        duration=240.0,
+    )
+    result = Simulation(burst).run()
+    (model,) = result.models
+    assert model.late + model.rejected + model.failed < 0.01 * model.arrivals
+
+
 def test_a_decision_takes_its_time_to_be_applied():
     for delay in (0.0, 0.25):
         _, spy, trace = spied(golden("pi", actuation_delay=delay))
         decided = [(t + delay, c.cores) for t, c in trace if isinstance(c, Apply)]
-        applied = [(t, e.cores) for t, e in spy.events if isinstance(e, CoresApplied)]
+        told = [(t, e.cores) for t, e in spy.events if isinstance(e, CoresApplied)]
+        # A new cost comes with the cores that there are.
+        applied = [new for old, new in pairwise([(0.0, 0.3), *told]) if new[1] != old[1]]
         assert applied
         assert [t for t, _ in applied] == pytest.approx([t for t, _ in decided])
         assert [c for _, c in applied] == pytest.approx([c for _, c in decided])

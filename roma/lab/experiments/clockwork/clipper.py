@@ -10,7 +10,7 @@ its own running, so it includes the turns of others on the same device.
 from typing import Final
 
 from dispatcher.schedulers.base import Choice, PolicyView, RunChoice, Scheduler
-from dispatcher.state.executors import Executor
+from dispatcher.state.executor import Executor
 from dispatcher.state.queues import ModelQueue
 from roma.config.scheduling import SchedulingConfig
 from roma.domain.actions import BATCHES
