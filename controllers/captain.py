@@ -30,7 +30,7 @@ from pydantic import Field
 
 from controllers.base import clip
 from controllers.history import History, Used, length, remember
-from controllers.measurement import Demand, Measurement
+from controllers.measurement import UNREAD, Demand, Measurement, hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,8 @@ def captain_step(
     # Where nobody reports it, this law is refused when roma.yaml is checked.
     throttled = m.throttled or 0.0
     past = state or CaptainState(gains.margin)
+    if m.usage is None:
+        return hold(UNREAD), past
     history = remember(past.history, Used(dt, m.usage / dt), gains.history)
     margin = max(0.0, past.margin + throttled - gains.target)
     excess = throttled - gains.alpha * gains.target

@@ -33,9 +33,10 @@ class Cost:
         """Return the estimate after a period.
 
         A request that outlasts the period also used the periods before the one in which it ends.
-        Usage in a period in which nothing ran is charged to no request.
+        Usage in a period in which nothing ran is charged to no request. While it is unknown, the
+        estimate stands.
         """
-        if not 0 <= m.usage < math.inf:
+        if m.usage is None or not 0 <= m.usage < math.inf:
             return self
         used = self.begun + m.usage
         if not m.completed_here > 0:

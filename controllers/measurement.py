@@ -11,15 +11,15 @@ class Measurement:
     `response_time` is the SLA's statistic over the window (queue plus execution), None if nothing
     was answered. `shed` counts requests refused because they could not be answered in time; they
     are violations although no response time stands for them. `usage` is the core-seconds this
-    executable used, `completed_here` the requests it answered, `in_flight_here` those it runs at
-    the end; `workers` is the number of executables that serve the model on CPUs, `smaller` the most
-    cores of those that can have fewer than this one, ascending. `applied` is what the actuator
-    confirmed last. `throttled` is the share of the period's quota periods in which the executable
-    ran out of quota, None if unknown. `profile` is the model's measured cost in core-seconds per
-    request, None if unknown. `violations` counts the requests that broke the promise, those that
-    were `shed` or `failed` among them; `budget` is the share that may, None of a promise on the
-    mean. A request can use `threads` cores. Quotas are set per `quota_period` seconds; one with
-    burst can save up `bucket` seconds of it. `on_gpu`: GPUs serve the model too.
+    executable used, None if unknown, `completed_here` the requests it answered, `in_flight_here`
+    those it runs at the end; `workers` is the number of executables that serve the model on CPUs,
+    `smaller` the most cores of those that can have fewer than this one, ascending. `applied` is
+    what the actuator confirmed last. `throttled` is the share of the period's quota periods in
+    which the executable ran out of quota, None if unknown. `profile` is the model's measured cost
+    in core-seconds per request, None if unknown. `violations` counts the requests that broke the
+    promise, those that were `shed` or `failed` among them; `budget` is the share that may, None of
+    a promise on the mean. A request can use `threads` cores. Quotas are set per `quota_period`
+    seconds; one with burst can save up `bucket` seconds of it. `on_gpu`: GPUs serve the model too.
     """
 
     response_time: float | None
@@ -31,7 +31,7 @@ class Measurement:
     shed: float
     waiting: int
     in_flight: int
-    usage: float
+    usage: float | None
     applied: float
     sla: float
     set_point: float
@@ -81,7 +81,7 @@ class Measurement:
         return (
             (self.response_time is None or isfinite(self.response_time))
             and isfinite(self.oldest_age)
-            and isfinite(self.usage)
+            and (self.usage is None or isfinite(self.usage))
             and isfinite(self.applied)
             and isfinite(self.sla)
             and isfinite(self.set_point)
@@ -127,6 +127,7 @@ def hold(why: str) -> Demand:
     return Demand(None, why)
 
 
+UNREAD = "the executable's cgroup cannot be read"
 IDLE = "idle: nothing arrives, waits or runs"
 DECAY = "decay"
 """Term of what an executable gives back while nothing needs it."""

@@ -21,7 +21,7 @@ from typing import Annotated
 from pydantic import Field
 
 from controllers.history import History, Used, mean, remember
-from controllers.measurement import Demand, Measurement
+from controllers.measurement import UNREAD, Demand, Measurement, hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ def usage_step(
     """Return the demand and the next state; see the module docstring."""
     m = measurement
     past = state or UsageState(recommended=(Recommendation(0.0, m.applied),))
+    if m.usage is None:
+        return hold(UNREAD), past
     history = remember(past.history, Used(dt, m.usage / dt), gains.window)
     used = mean(history)
     raw = used / gains.target

@@ -100,6 +100,7 @@ class Dispatcher:
         """Executions of which a segment has ended that is not the last, by number."""
         state = PolicyView(self.queues, self.executors, self.low_priority, learned, self.partial)
         self.policies = Policies(state, options, gpu=gpu, cpu=cpu)
+        self._reaction = reaction
         self._requests = Requests(self._queues, self.executors, self.policies, partial, reaction)
         self._executions = Executions(self._queues, self.executors, self.policies, self._requests)
         self._wait_until: float | None = None
@@ -344,7 +345,9 @@ class Dispatcher:
             first = queue.youngest if choice.youngest else queue.head
             if first is None:
                 break
-            late = too_late(first, queue, self.executors, now) if now > first.arrived else None
+            late = None
+            if now > first.arrived:
+                late = too_late(first, queue, self.executors, now, self._reaction)
             if late is not None:
                 self._requests.reject(self._requests.live[first.id], late[0], late[1], now)
                 continue

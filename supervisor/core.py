@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controllers.base import Law
-from controllers.measurement import Demand, Measurement, hold
+from controllers.measurement import UNREAD, Demand, Measurement, hold
 from roma.domain.exchange import LEAST_CORES, MOST_CORES, ExchangeReply, ExecutorReading
 from roma.domain.model import Sharing, slot_count
 from supervisor.contention import Contention, HostReading, contention, waited_share
@@ -32,9 +32,6 @@ RESTART_LOOP = 300.0
 
 RESTART_PATIENCE = 60.0
 """Seconds for which a lost executable keeps its share while it restarts."""
-
-EARLIEST = 0.25
-"""Share of a period after which the next one may begin early: a queue has outgrown its cores."""
 
 LEAST_OF_BURST = 0.99
 """Least share of its burst that a quota must have: the kernel's files are in whole microseconds."""
@@ -119,7 +116,8 @@ class Supervisor:
     ) -> list[Apply]:
         """Take one period's reports and readings; return what must be applied.
 
-        A missing reply or reading means hold: the last allocation stands. `replies` is keyed by
+        A missing reply means hold: the last allocation stands. So does a missing reading for a law
+        that decides by usage; others decide by what dispatchers report. `replies` is keyed by
         dispatcher, `readings` by executable. `host` explains decisions and changes none.
         """
         unobservable_reason = self._take_replies(replies, now)
@@ -228,19 +226,20 @@ class Supervisor:
         served = not unobservable_reason and self._is_served(managed.name)
         if unobservable_reason:
             demand = hold(unobservable_reason)
-        elif status.applied is None or used is None:
-            demand = hold("the executable's cgroup cannot be read")
-        elif not served:
-            self._note_loss(status)
-            demand = self._while_not_ready(managed, used)
-            status.law_state = None
-        else:
+        elif served and status.applied is not None:
             status.is_live = True
-            measurement, fresh = self._measure(status, used * dt, dt), status.law_state is None
+            usage = None if used is None else used * dt
+            measurement, fresh = self._measure(status, usage, dt), status.law_state is None
             demand, status.law_state = self._law(
                 status.law_state, measurement, dt=dt, lo=minimum, hi=managed.maximum
             )
             status.cost = status.cost.update(measurement)
+        elif status.applied is None or used is None:
+            demand = hold(UNREAD)
+        else:
+            self._note_loss(status)
+            demand = self._while_not_ready(managed, used)
+            status.law_state = None
         if measurement is not None:
             loads = self._is_untried(status, demand)
         else:  # one that serves keeps its share while it cannot be read, as while nobody reports
@@ -395,7 +394,7 @@ class Supervisor:
             status.waited = waited_share(reading.waited - previous.waited, at - since)
         return status.used
 
-    def _measure(self, status: ExecutableStatus, usage: float, dt: float) -> Measurement:
+    def _measure(self, status: ExecutableStatus, usage: float | None, dt: float) -> Measurement:
         """Add the rates of all dispatchers, as counts per `dt`, and take their worst times."""
         managed, spec = status.managed, status.managed.model
         name, executable = spec.name, managed.name

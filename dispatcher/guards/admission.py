@@ -22,17 +22,13 @@ from typing import Final
 
 from dispatcher.state.executors import RECOVERY, Executors
 from dispatcher.state.queues import ModelQueue
-from roma.domain.events import Reason
+from roma.domain.events import Reason, soonest_tick
 from roma.domain.model import Priority, Request
 
 _LOW: Final = Priority.LOW
 
 USUAL: Final = 5.0
 """Multiple of the model's median service time that a request may take, however long that is."""
-
-ASK_AGAIN: Final = 0.25
-"""Part of the reaction time after which a queue may ask for cores again: what it got may be too
-little, and no controller begins a period sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,8 @@ def needs_cores(queue: ModelQueue, executors: Executors, now: float, reaction: f
     That is, its last request would be late with them, and they may grow; or it is the first of a
     model that rests at its minimum because nobody knows what a request costs.
     """
-    asked_now = now - queue.asked_at < ASK_AGAIN * reaction
+    # What it got may be too little. No controller ticks sooner.
+    asked_now = now - queue.asked_at < soonest_tick(reaction)
     if asked_now or now - queue.waiting_since >= reaction:
         return False
     model = queue.spec.name
@@ -172,13 +169,14 @@ def _too_large(request: Request, queue: ModelQueue, executors: Executors) -> Ref
 
 
 def too_late(
-    request: Request, queue: ModelQueue, executors: Executors, now: float
+    request: Request, queue: ModelQueue, executors: Executors, now: float, reaction: float
 ) -> tuple[Reason, str] | None:
     """Return why a waiting request is no longer run, with the numbers, or None if it may run.
 
     Only for requests that have waited. One that has not always runs: if even that is too slow, only
     running it shows so. A request that may still be answered before its deadline is dropped only if
-    others wait.
+    others wait, and while no controller has seen the queue (`reaction`, in seconds) only if the
+    most cores could not answer it in time.
     """
     service = executors.fastest(request.model)
     if now + service > request.deadline:
@@ -188,15 +186,18 @@ def too_late(
         return None
     # Half of all services take longer than their median: with the median as the bound, half of the
     # requests that an overloaded queue answers would be late.
-    service = executors.fastest_tail(request.model)
+    service, which = executors.fastest_tail(request.model), ""
+    if now - queue.waiting_since < reaction:
+        # Cores may have come already: the kernel grants them before anybody says so.
+        best = executors.response_at_most_cores(request.model, 0)
+        if best < service:
+            service, which = best, " with the most cores"
     if now + service <= request.arrived + queue.response_limit:
         return None
-    return (
-        Reason.PREDICTED_LATE,
-        _numbers(request, now, service, f"promise {queue.response_limit:.3f} s"),
-    )
+    bound = f"promise {queue.response_limit:.3f} s"
+    return Reason.PREDICTED_LATE, _numbers(request, now, service, bound, which)
 
 
-def _numbers(request: Request, now: float, service: float, bound: str) -> str:
+def _numbers(request: Request, now: float, service: float, bound: str, which: str = "") -> str:
     waited = now - request.arrived
-    return f"waited {waited:.3f} s + predicted service {service:.3f} s > {bound}"
+    return f"waited {waited:.3f} s + predicted service{which} {service:.3f} s > {bound}"

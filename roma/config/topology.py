@@ -151,13 +151,13 @@ class Topology(Section):
         is_short = self.control.law == LATE_SHARE and worker.has_fast_quotas
         return SHORT_PERIOD if is_short else LONG_PERIOD
 
-    def decides_early(self, worker: WorkerConfig) -> bool:
-        """Return True if its supervisor ends a period when a queue has outgrown its cores.
+    @property
+    def decides_early(self) -> bool:
+        """True if supervisors end a period when a queue has outgrown its cores.
 
-        Only the default law takes periods of any length, and an engine on another host is read once
-        a period.
+        Only the default law takes periods of any length, and decides without readings of usage.
         """
-        return self.control.law == LATE_SHARE and not worker.has_remote_engine
+        return self.control.law == LATE_SHARE
 
     @property
     def reaction(self) -> float:

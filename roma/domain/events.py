@@ -177,6 +177,11 @@ class ModelRemoved:
     model: str
 
 
+def soonest_tick(period: float) -> float:
+    """Return the least seconds between two ticks of a control period, for cores that are needed."""
+    return min(0.25 * period, 0.1)
+
+
 @dataclass(frozen=True, slots=True)
 class CoresApplied:
     """The supervisor confirmed the cores that an executable has now.

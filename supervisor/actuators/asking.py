@@ -1,22 +1,8 @@
-"""Questions that are asked in the background, between two ticks: usually a tick waits for none.
-
-A tick that comes early has its question asked at once, and waits a little: without a reading it
-could decide nothing.
-"""
+"""Questions that are asked in the background, between two ticks: a tick waits for none."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
-
-EARLY: Final = 0.9
-"""Share of a control period before which a tick is early."""
-
-EARLY_WAIT: Final = 0.15
-"""Share of a control period for which an early tick waits."""
-
-LEAST_WAIT: Final = 0.11
-"""Least seconds of that: a model server that has used up its quota answers in the next quota period
-of 0.1 s. But no more than half a control period."""
+from typing import Any
 
 
 class Asking:
@@ -38,53 +24,29 @@ class Asking:
         self._period = period
         self._at = at
         self._at_once = at_once
-        self._ticked_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self.wait = min(max(EARLY_WAIT * period, LEAST_WAIT), period / 2)
-        """Seconds that an early tick waits for answers."""
-
-    def is_early(self, now: float) -> bool:
-        """Return True if a tick at this time comes early."""
-        return self._ticked_at is not None and now - self._ticked_at < EARLY * self._period
 
     def on_tick(self, now: float) -> None:
         """Begin at the first tick; raise the bug that has ended a question."""
-        self._check()
-        self._ticked_at = now
+        if self._task is not None and self._task.done():
+            self._task.result()
         if self._at_once:
             self._at_once = False
             self._begin()
-        self._stop()
-        due = now + self._at * self._period
-        self._timer = asyncio.get_running_loop().call_at(due, self._begin)
-
-    async def hasten(self) -> None:
-        """Ask now if that is still to come; return when the question has ended, or after `wait`."""
-        self._check()
-        if self._timer is not None:
-            self._stop()
-            self._begin()
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=self.wait)
+        if self._timer is None:  # an early tick leaves the question for when it was due
+            due = now + self._at * self._period
+            self._timer = asyncio.get_running_loop().call_at(due, self._begin)
 
     async def close(self) -> None:
         """Stop asking."""
-        self._stop()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-
-    def _check(self) -> None:
-        if self._task is not None and self._task.done():
-            self._task.result()
 
     def _begin(self) -> None:
         self._timer = None
         if self._task is None or self._task.done():  # one answer may take longer than a period
             self._task = asyncio.create_task(self._ask())
-
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -79,13 +79,10 @@ class KubeletMeters:
         self._asking = Asking(self._ask, period=period, at=ASK_AT)
         self._said = ""
 
-    async def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
+    def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
         """Return the readings that have arrived since the last call."""
         self._host = next((pod.host for pod in pods.values() if pod.host), self._host)
-        clock = asyncio.get_running_loop().time
-        if self._asking.is_early(clock()):
-            await self._asking.hasten()
-        now = clock()
+        now = asyncio.get_running_loop().time()
         self._asking.on_tick(now)
         newest, self._newest = self._newest, {}
         return {

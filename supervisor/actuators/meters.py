@@ -126,5 +126,5 @@ class EngineMeters:
         for name, failed in found.items():
             if isinstance(failed, ActuationError) and name not in self._unread:
                 # Once, not once per second; `apply`, with nothing to change, would not report it.
-                log.warning("executable %s: holding: %s", name, failed)
+                log.warning("executable %s: its CPU use is unknown: %s", name, failed)
         self._unread = set(found) - set(self._newest)

@@ -1,12 +1,10 @@
 """Granted and used CPU time of pods, as their own model servers read it from their cgroups.
 
 They are asked in the background, half a period before a tick, which takes the answers that have
-arrived and waits for none: a server that is out of quota answers late. A tick that comes early
-asks, and waits a little.
+arrived and waits for none: a server that is out of quota answers late.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -44,20 +42,11 @@ class ServerMeters:
         self._asking = Asking(self._ask, period=period, at=ASK_AT, at_once=True)
         self._connections: dict[str, PodConnection] = {}
         self._unread: dict[str, str] = {}
-        self._awaited: set[str] = set()
-        self._settled = asyncio.Event()
-        """Set when no answer is awaited."""
 
-    async def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
+    def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
         """Return the readings that have arrived since the last call; ask these pods from now on."""
         self._pods = pods
-        clock = asyncio.get_running_loop().time
-        if self._asking.is_early(clock()):
-            await self._asking.hasten()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._asking.wait):
-                    await self._settled.wait()
-        now = clock()
+        now = asyncio.get_running_loop().time()
         self._unread = {name: why for name, why in self._unread.items() if name in pods}
         self._asking.on_tick(now)
         newest, self._newest = self._newest, {}
@@ -78,11 +67,6 @@ class ServerMeters:
     async def _ask(self) -> None:
         for name in [name for name in self._connections if name not in self._pods]:
             self._connections.pop(name).close()
-        # Not those that fail: each early tick would wait for them.
-        self._awaited = set(self._pods) - self._unread.keys()
-        self._settled.clear()
-        if not self._awaited:
-            self._settled.set()
         for name, pod in self._pods.items():
             connection = self._connection(name, (pod.ip, self._port))
             if not connection.is_waiting:
@@ -102,19 +86,12 @@ class ServerMeters:
 
         def answered(status: int, body: bytes) -> None:
             self._take(name, status, body)
-            self._settle(name)
 
         def failed(why: str) -> None:
             self._complain(name, why)
-            self._settle(name)
 
         found = self._connections[name] = PodConnection(address, CPU_PATH, answered, failed)
         return found
-
-    def _settle(self, name: str) -> None:
-        self._awaited.discard(name)
-        if not self._awaited:
-            self._settled.set()
 
     def _take(self, name: str, status: int, body: bytes) -> None:
         if status != 200:

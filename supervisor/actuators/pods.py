@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 class PodMeters(Protocol):
     """Source of readings (`supervisor/actuators/pod_meters.py`)."""
 
-    async def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
+    def read(self, pods: Mapping[str, Pod]) -> Mapping[str, Reading | None]:
         """Return the readings that have arrived since the last call, by executable."""
 
 
@@ -127,7 +127,7 @@ class PodActuator:
 
     async def read(self) -> Mapping[str, Reading | None]:
         """Read every pod: what its model server has reported since the last tick."""
-        self._readings = await self._meters.read(self._pods())
+        self._readings = self._meters.read(self._pods())
         return self._readings
 
     async def apply(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:

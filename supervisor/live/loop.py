@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from roma.domain.errors import ActuationError, ExchangeError, TakenError
+from roma.domain.events import soonest_tick
 from roma.domain.exchange import QUIET, ExchangeReply, ExchangeRequest, silence
 from roma.domain.stats import Histogram, decades
 from roma.telemetry import decision_log as decision_logs
@@ -19,7 +20,7 @@ from roma.telemetry.decision_log import DecisionLog
 from roma.telemetry.wallclock import wall_clock
 from supervisor.actuators.base import Actuator
 from supervisor.contention import HostReading
-from supervisor.core import EARLIEST, Supervisor
+from supervisor.core import Supervisor
 from supervisor.decision_log import Decision, plain
 from supervisor.executables import Managed, Reading
 from supervisor.live import identity
@@ -117,7 +118,7 @@ class ControlLoop:
     async def _until(self, due: float) -> float:
         """Wait until `due`, or until cores are needed earlier; return when the tick is due."""
         clock = asyncio.get_running_loop().time
-        earliest = due - (1 - EARLIEST) * self.period
+        earliest = due - self.period + soonest_tick(self.period)
         try:
             async with asyncio.timeout_at(due):
                 await self._needed.wait()
@@ -156,7 +157,6 @@ class ControlLoop:
             self.core.manage(managed)
             self._failing.intersection_update(self.core.status)
             done.set_result(None)
-        # The reports last: an early tick may have waited for readings, and they are of now.
         readings = await self._actuator.read()
         replies = await self._reports()
         self._note_early(readings)

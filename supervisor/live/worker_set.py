@@ -150,7 +150,7 @@ class WorkerSet:
             law=control.law,
             decision_log=None if directory is None else DecisionLog(directory),
             host=_unknown_host if worker.is_remote else read_host,
-            decides_early=config.decides_early(worker),
+            decides_early=config.decides_early,
         )
 
     async def _remove(self, name: str) -> None:

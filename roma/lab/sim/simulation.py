@@ -27,6 +27,7 @@ from roma.domain.events import (
     ExecutorReady,
     Reason,
     RequestArrived,
+    soonest_tick,
 )
 from roma.domain.model import Request
 from roma.lab.sim.agenda import Agenda
@@ -38,7 +39,7 @@ from roma.lab.sim.scenario import ExecutorFault, Scenario, SupervisorFault, seed
 from roma.lab.sim.tally import Tally
 from roma.lab.sim.world import World
 from supervisor.assembly import build_core as build_supervisor
-from supervisor.core import EARLIEST, Supervisor
+from supervisor.core import Supervisor
 from supervisor.executables import Apply, Reading
 
 DISPATCHER = "dispatcher"
@@ -217,11 +218,14 @@ class Simulation(SimulatedDriver):
     def _on_cores_needed(self, model: str) -> None:
         """Let the supervisors of a model's executables tick, as `supervisor.live.loop` does."""
         config, now = self._scenario.config, self.agenda.now
+        if not config.decides_early:
+            return
         for executor in self.dispatcher.executors.of(model):
             worker = self.workers[executor.spec.worker]
-            if config.decides_early(worker.config):
-                spared = EARLIEST * config.period(worker.config)
-                self._tick_at(worker, max(now, worker.ticked + spared))
+            soonest = soonest_tick(config.period(worker.config))
+            # A tick waits for its quotas.
+            soonest = max(soonest, self._scenario.actuation_delay)
+            self._tick_at(worker, max(now, worker.ticked + soonest))
 
     def _tick_at(self, worker: _Worker, time: float) -> None:
         if time < worker.due:

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 class NoMeters:
     """Reads nothing."""
 
-    async def read(self, pods):
+    def read(self, pods):
         return dict.fromkeys(pods)
 
 
@@ -27,7 +27,7 @@ class Kernel:
     def __init__(self, cores):
         self.cores = cores
 
-    async def read(self, pods):
+    def read(self, pods):
         return {name: Reading(self.cores, 0.0, 0, 0) for name in pods}
 
 

@@ -49,7 +49,7 @@ LIMIT_CORES = 0.3
 class NoMeters:
     """Reads nothing."""
 
-    async def read(self, pods):
+    def read(self, pods):
         return dict.fromkeys(pods)
 
 

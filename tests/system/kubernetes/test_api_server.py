@@ -301,7 +301,7 @@ async def watched(plane, namespace):
 
 
 class NoMeters:
-    async def read(self, pods):
+    def read(self, pods):
         return dict.fromkeys(pods)
 
 

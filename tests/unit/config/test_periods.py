@@ -47,15 +47,9 @@ def test_the_key_of_a_worker_wins():
     assert periods({}, {**docker, "period": 0.4}) == [0.2, 0.4]
 
 
-def test_periods_end_early_where_one_can_be_read_at_any_moment():
-    docker = BACKENDS["docker"]
-    away = {**docker, "docker": {"host": "ssh://host", "address": "host"}}
-    pods = {"backend": "kubernetes", "node": "n"}
-    workers = [*BACKENDS.values(), pods, away]
-    found = parsed(*workers)
-    assert [found.decides_early(w) for w in found.workers] == [True, True, True, True, False]
-    found = parsed(*workers, law="pi")
-    assert not any(found.decides_early(w) for w in found.workers)
+@pytest.mark.parametrize(("law", "early"), [("late_share", True), ("pi", False)])
+def test_periods_end_early_under_a_law_that_takes_periods_of_any_length(law, early):
+    assert parsed({}, law=law).decides_early is early
 
 
 def test_the_window_is_the_longest_period_and_long_enough_to_say_something():

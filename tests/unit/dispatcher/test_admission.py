@@ -205,6 +205,17 @@ def test_requests_that_ran_on_what_a_quota_had_left_do_not_hide_the_cost_of_a_qu
     assert harness.arrive("m", 20.0) == [CoresNeeded("m")]  # 0.18 core-seconds at 0.1 cores
 
 
+@pytest.mark.parametrize(("after", "first"), [(0.9, 3), (1.1, 4)])
+def test_what_the_cores_to_come_could_do_in_time_is_not_dropped(harness, after, first):
+    """The kernel may have granted them, and one request ended, before a dispatcher hears of it."""
+    now, ended = idle(harness, most_cores=4.0), after * REACTION
+    (run,) = harness.arrive("m", now)
+    harness.arrive("m", now)
+    harness.arrive("m", now + ended - 0.05)  # in time with the present cores, too
+    commands = harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + ended)
+    assert [c.requests for c in commands if isinstance(c, Execute)] == [(first,)]
+
+
 def test_the_first_request_of_a_model_of_unknown_cost_asks_for_cores(harness):
     harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
     harness.cpu("m@w", "m", cores=0.1, most_cores=4.0)

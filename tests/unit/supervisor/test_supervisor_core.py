@@ -201,8 +201,9 @@ def test_a_restarted_supervisor_reads_back_and_does_not_jump():
     assert new.status.applied == pytest.approx(old.cores, abs=0.05)
 
 
-def test_an_unreadable_cgroup_means_hold():
-    world = World(build())
+@pytest.mark.parametrize("law", ["usage", "captain"])
+def test_an_unreadable_cgroup_means_hold_to_a_law_of_usage(law):
+    world = World(build(law))
     for _ in range(3):
         world.tick()
     before = world.status.applied
@@ -211,12 +212,27 @@ def test_an_unreadable_cgroup_means_hold():
     assert world.why == "the executable's cgroup cannot be read"
 
 
-@pytest.mark.parametrize(("state", "cores"), [("busy", 2.0), ("lost", 0.1)])
-def test_in_a_shortage_one_that_cannot_be_read_keeps_its_share_while_it_serves(state, cores):
+def test_other_laws_decide_by_the_requests_while_a_cgroup_cannot_be_read():
+    """A pod that is out of quota answers late: it must not wait for cores until it has answered."""
+    world = World(build("late_share"))
+    for _ in range(3):
+        world.tick()
+    before, cost = world.status.applied, world.status.cost
+    world.arrivals *= 3
+    world.tick(unreadable=True)
+    assert world.status.applied > 1.5 * before
+    assert world.status.cost == cost
+    assert world.status.decisions[-1].used is None
+
+
+@pytest.mark.parametrize(
+    ("law", "state", "cores"), [("usage", "busy", 2.0), ("static", "lost", 0.1)]
+)
+def test_in_a_shortage_one_that_cannot_be_read_keeps_its_share_while_it_serves(law, state, cores):
     """A reading may just be late: a pod that is out of quota answers last."""
     names = ("m@w", "n@w")
     managed = [Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=4.0) for n in names]
-    core = build("static", {}, capacity=4.0, managed=managed)
+    core = build(law, {}, capacity=4.0, managed=managed)
     for now in (1.0, 2.0, 3.0):
         states = ("busy", "busy" if now < 3.0 else state)
         states = tuple(ExecutorReport(n, s, 1, 0) for n, s in zip(names, states, strict=True))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from roma.domain.errors import ActuationError, EngineError
-from supervisor.actuators.asking import EARLY_WAIT, Asking
+from supervisor.actuators.asking import Asking
 from supervisor.actuators.meters import EngineMeters
 from supervisor.executables import Reading
 
@@ -68,39 +68,26 @@ async def test_who_is_closed_asks_no_more():
     assert engine.asked == [0.75, 1.75, 2.75]
 
 
-async def test_a_failure_means_hold_and_is_said_once(caplog):
+async def test_a_failure_is_no_reading_and_said_once(caplog):
     engine = Engine(failing={2, 3})
     seen = await ticks(engine, 5)
     assert seen == [None, (0.75, 0.25), None, None, (3.75, 0.25)]
     said = [r.getMessage() for r in caplog.records]
     assert said == [
-        "executable n@w: holding: does not run",
-        "executable m@w: holding: no engine",
+        "executable n@w: its CPU use is unknown: does not run",
+        "executable m@w: its CPU use is unknown: no engine",
     ]
 
 
-async def test_a_tick_that_comes_early_hastens_its_question_and_moves_the_next(looptime):
-    clock, asked, delays = asyncio.get_running_loop().time, [], [0.0, 0.0, 9.0]
+async def test_a_tick_that_comes_early_leaves_the_question_for_when_it_was_due():
+    clock, asked = asyncio.get_running_loop().time, []
 
     async def ask():
         asked.append(clock())
-        await asyncio.sleep(delays.pop(0))
 
     asking = Asking(ask, period=1.0, at=0.5, at_once=True)
-    asking.on_tick(clock())
-    await asyncio.sleep(0.3)
-    assert asking.is_early(clock())
-    await asking.hasten()
-    asking.on_tick(clock())
-    await asyncio.sleep(0.55)
-    await asking.hasten()  # the question at 0.8 has no answer yet
-    assert looptime == pytest.approx(0.85 + EARLY_WAIT)
-    assert asked == [0.0, 0.3, 0.8]
-    await asyncio.sleep(0.3)
-    assert not asking.is_early(clock())
+    for _ in range(5):
+        asking.on_tick(clock())
+        await asyncio.sleep(0.3)
+    assert asked == [0.0, 0.5, 1.1]
     await asking.close()
-
-
-@pytest.mark.parametrize(("period", "wait"), [(2.0, 0.3), (1.0, 0.15), (0.5, 0.11), (0.1, 0.05)])
-def test_an_early_tick_waits_for_a_quota_period_and_half_of_its_own_at_most(period, wait):
-    assert Asking(None, period=period, at=0.5).wait == pytest.approx(wait)

@@ -183,7 +183,7 @@ class Live:
             [self],
             worker=worker.name,
             period=config.period(worker),
-            decides_early=config.decides_early(worker),
+            decides_early=config.decides_early,
         )
 
     def on_end(self, number):
