@@ -101,9 +101,11 @@ def needs_cores(queue: ModelQueue, executors: Executors, now: float, reaction: f
         return True
     if not executors.may_grow(model):
         return False
-    response = executors.wait(model, len(queue)) + executors.fastest(model)
-    response = max(response, executors.backlog(model, len(queue)))
-    return response > queue.spec.sla.response_time
+    waiting, promise = len(queue), queue.spec.sla.response_time
+    return (
+        executors.wait(model, waiting) + executors.fastest(model) > promise
+        or executors.backlog(model, waiting) > promise
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +188,14 @@ def too_late(
         return None
     # Half of all services take longer than their median: with the median as the bound, half of the
     # requests that an overloaded queue answers would be late.
+    limit = request.arrived + queue.response_limit
     service, which = executors.fastest_tail(request.model), ""
-    if now - queue.waiting_since < reaction:
+    if now + service > limit and now - queue.waiting_since < reaction:
         # Cores may have come already: the kernel grants them before anybody says so.
         best = executors.response_at_most_cores(request.model, 0)
         if best < service:
             service, which = best, " with the most cores"
-    if now + service <= request.arrived + queue.response_limit:
+    if now + service <= limit:
         return None
     bound = f"promise {queue.response_limit:.3f} s"
     return Reason.PREDICTED_LATE, _numbers(request, now, service, bound, which)
