@@ -218,7 +218,7 @@ class ExecutableTrack(Track):
         The usage of the last period is not known.
         """
         known = self.end[:-1] == self["at"][1:]
-        used = np.where(known, self["used"][1:], math.nan)
+        used = np.where(known, self._used[1:], math.nan)
         return self._integral(np.fmax(self["applied"], np.append(used, math.nan)))
 
     def _integral(self, cores: Numbers) -> float:
@@ -231,7 +231,14 @@ class ExecutableTrack(Track):
 
         After a gap that is a mean over the gap; only one period of it counts, as for applied cores.
         """
-        return float(np.nansum(self["used"] * without_gaps(self["dt"], self.period)))
+        return float(np.nansum(self._used * without_gaps(self["dt"], self.period)))
+
+    @cached_property
+    def _used(self) -> Numbers:
+        """Average cores used before each decision; a reading covers decisions without one."""
+        known = np.flatnonzero(~np.isnan(self["used"]))
+        following = np.searchsorted(known, np.arange(len(self["used"])))
+        return np.append(self["used"][known], math.nan)[following]
 
 
 class RecordedRun:

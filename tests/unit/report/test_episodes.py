@@ -335,6 +335,13 @@ def test_periods_that_end_early_make_no_gap_of_whole_ones(run):
     assert track.applied_seconds == pytest.approx(40.0)
 
 
+def test_a_reading_covers_the_early_decisions_that_had_none(run):
+    read = (None, 0.5, None, None, 0.8, None)
+    decisions = [decision(t) | {"dt": 1.0, "used": u} for t, u in enumerate(read)]
+    track = run(calm_but({}), decisions).executables["w/m@w"]
+    assert track.used_seconds == pytest.approx(2 * 0.5 + 3 * 0.8)
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(0, "0 %"), (0.0004, "< 0.1 %"), (0.014, "1.4 %"), (0.14, "14 %")]
 )
