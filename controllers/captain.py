@@ -69,11 +69,11 @@ def captain_step(
 ) -> tuple[Demand, CaptainState]:
     """Return the demand and the next state; see the module docstring."""
     m = measurement
-    # Where nobody reports it, this law is refused when roma.yaml is checked.
-    throttled = m.throttled or 0.0
     past = state or CaptainState(gains.margin)
     if m.usage is None:
         return hold(UNREAD), past
+    # Where nobody reports it, this law is refused when roma.yaml is checked.
+    throttled = m.throttled or 0.0
     history = remember(past.history, Used(dt, m.usage / dt), gains.history)
     margin = max(0.0, past.margin + throttled - gains.target)
     excess = throttled - gains.alpha * gains.target

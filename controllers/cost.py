@@ -20,30 +20,44 @@ class Cost:
     """The running estimate, None before the first completion; core-seconds per request.
 
     `begun` is the usage, since the last period in which a request ended, of those still running.
+    `unread` seconds and `unread_completed` requests have passed since the last reading of usage.
     """
 
     estimate: float | None
     begun: float
+    unread: float
+    unread_completed: float
 
-    def __init__(self, estimate: float | None = None, begun: float = 0.0) -> None:
+    def __init__(
+        self,
+        estimate: float | None = None,
+        begun: float = 0.0,
+        unread: float = 0.0,
+        unread_completed: float = 0.0,
+    ) -> None:
         self.estimate = estimate
         self.begun = begun
+        self.unread = unread
+        self.unread_completed = unread_completed
 
-    def update(self, m: Measurement) -> "Cost":
-        """Return the estimate after a period.
+    def update(self, m: Measurement, dt: float) -> "Cost":
+        """Return the estimate after a period of `dt` seconds.
 
         A request that outlasts the period also used the periods before the one in which it ends.
-        Usage in a period in which nothing ran is charged to no request. While it is unknown, the
-        estimate stands.
+        Usage in a period in which nothing ran is charged to no request. The next reading also
+        covers the periods without one.
         """
-        if m.usage is None or not 0 <= m.usage < math.inf:
+        completed = self.unread_completed + m.completed_here
+        if m.usage is None:
+            return Cost(self.estimate, self.begun, self.unread + dt, completed)
+        if not 0 <= m.usage < math.inf:
             return self
-        used = self.begun + m.usage
-        if not m.completed_here > 0:
+        used = self.begun + m.usage * ((self.unread + dt) / dt)
+        if not completed > 0:
             return Cost(self.estimate, used if m.in_flight_here else 0.0)
         if used == 0:
             return self
-        sample = used / m.completed_here
+        sample = used / completed
         if m.profile is not None:
             sample = clip(sample, m.profile / TRUST, m.profile * TRUST)
         return Cost(ewma(self.estimate, sample, WEIGHT))

@@ -27,7 +27,7 @@ from typing import Final
 from controllers.base import clip
 from controllers.cost import Cost
 from controllers.late_share_gains import LateShareGains
-from controllers.measurement import IDLE, Demand, Measurement, resting
+from controllers.measurement import IDLE, UNREAD, Demand, Measurement, hold, resting
 from controllers.rate import MEMORY, RequestRate
 from controllers.staffing import Promise, bucket_need, needed
 from roma.domain.stats import ewma
@@ -114,7 +114,7 @@ def late_share_step(
     by_gpu = ewma(past.by_gpu, m.completed_gpu / dt, 1 - float((1 - FOLLOW) ** dt))
     load = _load(m, dt, by_gpu)
     rate = past.rate.update(dt * load, dt)
-    cost = past.cost.update(m)
+    cost = past.cost.update(m, dt)
     c = cost.value(m.profile)
     if c is None:
         if m.idle or (by_gpu > NO_RATE and not load and not m.in_flight_here):
@@ -123,7 +123,10 @@ def late_share_step(
         else:  # on all its threads a request is as fast as possible, whatever its cost
             why = "the cost of a request is not known yet"
             demand = Demand(float(m.threads), why, {"threads": float(m.threads)})
-        return demand.clipped(lo, hi), LateShareState(rate, past.x, cost, None, by_gpu)
+        demand = demand.clipped(lo, hi)
+        if m.usage is None and demand.cores is not None and demand.cores < m.applied:
+            demand = hold(UNREAD)
+        return demand, LateShareState(rate, past.x, cost, None, by_gpu)
     budget = AIM * (MEAN_BUDGET if m.budget is None else m.budget)
     change = clip(_change(gains, past, m, budget, hi=hi), -FASTEST * dt, FASTEST * dt)
     x = clip(past.x + change, LEAST, MOST_ON_GPU if by_gpu > NO_RATE else MOST)

@@ -50,7 +50,7 @@ def pi_step(
     """Return the demand and the next state; see the module docstring."""
     state = state or PiState()
     m = measurement
-    cost = state.cost.update(m)
+    cost = state.cost.update(m, dt)
     if m.idle:
         return resting(m.applied, IDLE_DECAY**dt).clipped(lo, hi), PiState(None, cost)
     y, c = m.effective_response_time, cost.value(m.profile)

@@ -12,6 +12,7 @@ def build_core(config: Config, *, reaction: float | None = None) -> Dispatcher:
     the configuration.
     """
     scheduling, specs = config.scheduling, config.model_specs
+    reaction = config.reaction if reaction is None else reaction
     return Dispatcher(
         specs,
         gpu=registry.GPU[scheduling.gpu],
@@ -19,5 +20,6 @@ def build_core(config: Config, *, reaction: float | None = None) -> Dispatcher:
         options=scheduling,
         learned=learned_policy(scheduling.quality, specs),
         window=config.window,
-        reaction=config.reaction if reaction is None else reaction,
+        reaction=reaction,
+        grace=reaction if config.decides_early else 0.0,
     )

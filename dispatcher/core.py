@@ -74,7 +74,8 @@ class Dispatcher:
     """Queues, executors and schedulers behind one function.
 
     `window` is that of the response times, `reaction` the longest time in which cores follow a new
-    load (0: they never do); both in seconds. `options` are by default those of a roma.yaml that
+    load (0: they never do), `grace` the age of a queue until which its requests wait for cores that
+    may be on their way; all in seconds. `options` are by default those of a roma.yaml that
     names none; `learned` is the trained policy of `qos-rl`.
     """
 
@@ -88,6 +89,7 @@ class Dispatcher:
         learned: Policy | None = None,
         window: float = 1.0,
         reaction: float = 0.0,
+        grace: float = 0.0,
     ) -> None:
         options = options or SchedulingConfig()
         self._queues = Queues(models, window, UTILITIES[options.quality.utility])
@@ -100,7 +102,7 @@ class Dispatcher:
         """Executions of which a segment has ended that is not the last, by number."""
         state = PolicyView(self.queues, self.executors, self.low_priority, learned, self.partial)
         self.policies = Policies(state, options, gpu=gpu, cpu=cpu)
-        self._reaction = reaction
+        self._grace = grace
         self._requests = Requests(self._queues, self.executors, self.policies, partial, reaction)
         self._executions = Executions(self._queues, self.executors, self.policies, self._requests)
         self._wait_until: float | None = None
@@ -187,9 +189,10 @@ class Dispatcher:
     def _observe_executor(self, event: ExecutorEvent, now: float) -> None:
         match event:
             case CoresApplied(name, cores, part, cost):
-                self.executors[name].resize(cores, now, part)
-                self.executors[name].cost = cost or self.executors[name].cost
-                self.policies.on_executor(self.executors[name], now)
+                executor = self.executors[name]
+                executor.resize(cores, now, part)
+                executor.cost = cost or executor.cost
+                self.policies.on_executor(executor, now)
             case ExecutorAdded(spec):
                 self._add_executor(spec, now)
             case ExecutorReady(name, offer):
@@ -347,7 +350,7 @@ class Dispatcher:
                 break
             late = None
             if now > first.arrived:
-                late = too_late(first, queue, self.executors, now, self._reaction)
+                late = too_late(first, queue, self.executors, now, self._grace)
             if late is not None:
                 self._requests.reject(self._requests.live[first.id], late[0], late[1], now)
                 continue

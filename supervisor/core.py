@@ -184,8 +184,7 @@ class Supervisor:
             # One limit that nobody can mean must not keep the others from being confirmed.
             cores = min(MOST_CORES, max(LEAST_CORES, cores))
             part = self._part(dispatcher, s, cores)
-            cost = s.cost.value(s.managed.cost)
-            found.append(ExecutorReading(name, cores, s.usage, s.throttled, part, cost))
+            found.append(ExecutorReading(name, cores, s.usage, s.throttled, part, s.known_cost))
         return tuple(found)
 
     def _part(self, dispatcher: str, status: ExecutableStatus, cores: float) -> float:
@@ -233,7 +232,7 @@ class Supervisor:
             demand, status.law_state = self._law(
                 status.law_state, measurement, dt=dt, lo=minimum, hi=managed.maximum
             )
-            status.cost = status.cost.update(measurement)
+            status.cost = status.cost.update(measurement, dt)
         elif status.applied is None or used is None:
             demand = hold(UNREAD)
         else:
@@ -242,8 +241,8 @@ class Supervisor:
             status.law_state = None
         if measurement is not None:
             loads = self._is_untried(status, demand)
-        else:  # one that serves keeps its share while it cannot be read, as while nobody reports
-            loads = not (unobservable_reason or served or self._is_waited_for(status))
+        else:
+            loads = not (unobservable_reason or self._is_waited_for(status))
         want = self._want(status, demand, loads=loads)
         return _Decided(want, demand, measurement, minimum, fresh, used)
 
@@ -277,7 +276,7 @@ class Supervisor:
 
         Once the cost of a request is known, what it keeps is what the next one needs.
         """
-        return demand.rests and status.cost.value(status.managed.cost) is None
+        return demand.rests and status.known_cost is None
 
     def _note_loss(self, status: ExecutableStatus) -> None:
         if status.is_live:
@@ -458,7 +457,7 @@ class Supervisor:
         It cannot use more than its threads.
         """
         managed = status.managed
-        cost = status.cost.value(managed.cost)
+        cost = status.known_cost
         if cost is None:
             return 0.0
         return min(managed.maximum, managed.threads, cost / managed.model.sla.set_point)

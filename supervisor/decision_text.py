@@ -101,6 +101,8 @@ def _seen(d: Decision) -> str:
         parts.append(f"{_count(m.shed)} were refused because they would have been late")
     if m.failed:
         parts.append(f"{_count(m.failed)} failed")
+    if d.used is None:
+        parts.append("nobody read how much CPU they used")
     if m.violations:
         parts.append(f"{_count(m.violations)} broke the promise in all")
     aim, sla = units.milliseconds(m.set_point), units.milliseconds(m.sla)

@@ -105,6 +105,11 @@ class ExecutableStatus:
     decisions: deque[Decision] = field(default_factory=deque)
 
     @property
+    def known_cost(self) -> float | None:
+        """Core-seconds of a request, measured or else profiled; None if unknown."""
+        return self.cost.value(self.managed.cost)
+
+    @property
     def available(self) -> float | None:
         """The most cores that it could have now: its maximum, or what a shortage leaves it."""
         if self.demand is None or self.allocation is None:

@@ -92,7 +92,7 @@ def needs_cores(queue: ModelQueue, executors: Executors, now: float, reaction: f
     That is, its last request would be late with them, and they may grow; or it is the first of a
     model that rests at its minimum because nobody knows what a request costs.
     """
-    # What it got may be too little. No controller ticks sooner.
+    # What it got may be too little; its controller hardly ticks sooner.
     asked_now = now - queue.asked_at < soonest_tick(reaction)
     if asked_now or now - queue.waiting_since >= reaction:
         return False
@@ -171,14 +171,14 @@ def _too_large(request: Request, queue: ModelQueue, executors: Executors) -> Ref
 
 
 def too_late(
-    request: Request, queue: ModelQueue, executors: Executors, now: float, reaction: float
+    request: Request, queue: ModelQueue, executors: Executors, now: float, grace: float
 ) -> tuple[Reason, str] | None:
     """Return why a waiting request is no longer run, with the numbers, or None if it may run.
 
     Only for requests that have waited. One that has not always runs: if even that is too slow, only
     running it shows so. A request that may still be answered before its deadline is dropped only if
-    others wait, and while no controller has seen the queue (`reaction`, in seconds) only if the
-    most cores could not answer it in time.
+    others wait, and in a queue younger than `grace` seconds only if the most cores could not answer
+    it in time: they may be on their way.
     """
     service = executors.fastest(request.model)
     if now + service > request.deadline:
@@ -190,9 +190,9 @@ def too_late(
     # requests that an overloaded queue answers would be late.
     limit = request.arrived + queue.response_limit
     service, which = executors.fastest_tail(request.model), ""
-    if now + service > limit and now - queue.waiting_since < reaction:
+    if now + service > limit and now - queue.waiting_since < grace:
         # Cores may have come already: the kernel grants them before anybody says so.
-        best = executors.response_at_most_cores(request.model, 0)
+        best = executors.tail_at_most_cores(request.model)
         if best < service:
             service, which = best, " with the most cores"
     if now + service <= limit:

@@ -182,11 +182,14 @@ class Executor:
         profile = self._profiles.get(model)
         return None if profile is None else profile.work
 
-    def tail(self, model: str) -> float | None:
-        """Return the seconds within which most requests of `model` end; None if never measured."""
+    def tail(self, model: str, share: float | None = None) -> float | None:
+        """Return the seconds within which most requests of `model` end; None if never measured.
+
+        With `share` cores for each, by default the present ones.
+        """
         profile = self._profiles.get(model)
         work = None if profile is None else profile.tail()
-        return None if work is None else work / self.share
+        return None if work is None else work / (share or self.share)
 
     def step(self, step: ExecutorStep) -> None:
         """Make a life-cycle step."""

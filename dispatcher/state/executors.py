@@ -12,6 +12,7 @@ RECOVERY: Final = 1.0
 """Seconds that a client should wait before a retry while no executable is ready."""
 
 _CPU: Final = Device.CPU
+_GPU: Final = Device.GPU
 _NOBODY: Final[list[Executor]] = []
 
 
@@ -106,6 +107,11 @@ class Executors:
         tails = [executor.tail(model) for executor in self.of(model)]
         return min((0.0 if tail is None else tail for tail in tails), default=0.0)
 
+    def tail_at_most_cores(self, model: str) -> float:
+        """Return the shortest tail of the live ones if every controller granted its most now."""
+        tails = [executor.tail(model, executor.most[1]) for executor in self.of(model)]
+        return min((0.0 if tail is None else tail for tail in tails), default=0.0)
+
     def wait(self, model: str, ahead: int) -> float:
         """Return the predicted seconds until `ahead` requests of `model` have been started.
 
@@ -117,15 +123,16 @@ class Executors:
     def backlog(self, model: str, waiting: int) -> float:
         """Return the seconds in which the granted cores can do what waits and runs of `model`.
 
-        0 if a cost is unknown. A request that comes alone spends what its quota has left over from
-        silence and so seems cheap; those of a queue get no more than the granted cores.
+        0 if no cost is known, or where a GPU takes a part. A request that comes alone spends what
+        its quota has left over from silence and so seems cheap; those of a queue get no more than
+        the granted cores.
         """
         cores = cost = 0.0
         for executor in self.of(model):
-            if executor.cost is None:
+            if executor.spec.device is _GPU:
                 return 0.0
             cores += executor.cores * executor.part
-            cost = max(cost, executor.cost)
+            cost = max(cost, executor.cost or 0.0)
             waiting += len(executor.running)
         return waiting * cost / cores if cores else 0.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Asking:
-    """Asks once after each tick, unless the last answer is still awaited.
+    """Asks once a period, however many ticks it has, unless the last answer is still awaited.
 
     `period` is the control period in seconds, `at` the share of it between a tick and the question;
     `at_once`: the first tick asks immediately, too.
@@ -24,6 +24,8 @@ class Asking:
         self._period = period
         self._at = at
         self._at_once = at_once
+        self._next = 0.0
+        """A period after the last question."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -35,7 +37,8 @@ class Asking:
             self._at_once = False
             self._begin()
         if self._timer is None:  # an early tick leaves the question for when it was due
-            due = now + self._at * self._period
+            due = max(now + self._at * self._period, self._next)
+            self._next = due + self._period
             self._timer = asyncio.get_running_loop().call_at(due, self._begin)
 
     async def close(self) -> None:

@@ -44,7 +44,7 @@ class CgroupActuator:
             except ActuationError as error:
                 readings[name] = None
                 if name not in self._unread:  # once, not at every tick
-                    log.warning("executable %s: holding: %s", name, error)
+                    log.warning("executable %s: its CPU use is unknown: %s", name, error)
         unread = {name for name, reading in readings.items() if reading is None}
         if self._unread - unread:  # made since, or made anew
             self._claim(self._groups.values())

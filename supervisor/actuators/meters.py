@@ -83,7 +83,10 @@ class FileMeters:
                 self._missed.add(container.id)
                 root, short = self._hierarchy.roots[0], container.id[:12]
                 log.warning(
-                    "executable %s: holding: container %s has no cgroup below %s", name, short, root
+                    "executable %s: its CPU use is unknown: container %s has no cgroup below %s",
+                    name,
+                    short,
+                    root,
                 )
 
 

@@ -1,7 +1,7 @@
 """The control loop: read, exchange, decide, apply, confirm.
 
 It runs on the monotonic clock, skips missed ticks instead of catching up, and survives every
-failure of a dispatcher or an actuator: a missing answer means hold.
+failure of a dispatcher or an actuator: without a report it holds.
 """
 
 import asyncio
@@ -70,6 +70,8 @@ class ControlLoop:
         self._peers = peers
         self._talking = peers if decides_early else ()
         self._needed, self._heeded = asyncio.Event(), asyncio.Event()
+        self._rested = -math.inf
+        """Time before which no tick comes early."""
         self.worker = worker
         self._law = law
         self._decision_log = decision_log
@@ -104,7 +106,11 @@ class ControlLoop:
                 late = clock() - due
                 self.jitters.append(late)
                 self.jitter.add(late)
+                began = clock()
                 await self.tick()
+                # One that takes long must not follow itself at once, again and again.
+                took = clock() - began
+                self._rested = clock() + (took if took > soonest_tick(self.period) else 0.0)
                 # The next tick of the grid that is still in the future.
                 passed = max(1, math.ceil((clock() - due) / self.period))
                 self.missed += passed - 1
@@ -118,7 +124,7 @@ class ControlLoop:
     async def _until(self, due: float) -> float:
         """Wait until `due`, or until cores are needed earlier; return when the tick is due."""
         clock = asyncio.get_running_loop().time
-        earliest = due - self.period + soonest_tick(self.period)
+        earliest = max(due - self.period + soonest_tick(self.period), self._rested)
         try:
             async with asyncio.timeout_at(due):
                 await self._needed.wait()
@@ -127,17 +133,14 @@ class ControlLoop:
         except TimeoutError:
             await asyncio.sleep(due - clock())
         self._needed.clear()
-        self._heeded.set()
         return due
 
     async def _listen(self, peer: Peer) -> None:
         """Hear from a dispatcher when cores are needed, until cancelled."""
-        needs: bool | None = False
         while True:
             try:
-                needs = await peer.needs(self.worker, heeded=bool(needs))
+                needs = await peer.needs(self.worker)
             except ExchangeError:  # the next report says why
-                needs = False
                 await asyncio.sleep(RETRY)
                 continue
             if needs is None:
@@ -159,6 +162,7 @@ class ControlLoop:
             done.set_result(None)
         readings = await self._actuator.read()
         replies = await self._reports()
+        self._heeded.set()
         self._note_early(readings)
         clock = asyncio.get_running_loop().time
         now = clock()
@@ -180,7 +184,7 @@ class ControlLoop:
 
     async def _report(self, peer: Peer) -> ExchangeReply | None:
         try:
-            reply = await peer.report()
+            reply = await peer.report(self.worker)
         except ExchangeError as error:
             if peer.url not in self._silent:  # once per silence, not once per second
                 log.warning("holding: %s", error)

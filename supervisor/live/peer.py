@@ -44,23 +44,22 @@ class Peer:
         self._has_answered = False
         self._may_replace = may_replace
 
-    async def report(self) -> exchange.ExchangeReply:
-        """Fetch the dispatcher's report."""
-        url = f"{self.url}/control/v1/report"
-        status, body = await self._call("GET", url, self._timeout)
+    async def report(self, worker: str) -> exchange.ExchangeReply:
+        """Fetch the dispatcher's report, by which a tick of a worker decides."""
+        url, params = f"{self.url}/control/v1/report", {"worker": worker}
+        status, body = await self._call("GET", url, self._timeout, params=params)
         if status != 200:
             raise ExchangeError(f"{url}: status {status}")
         self._has_answered = True
         return exchange.parse_reply(body)
 
-    async def needs(self, worker: str, *, heeded: bool = False) -> bool | None:
+    async def needs(self, worker: str) -> bool | None:
         """Wait until a model needs cores of a worker; False if none did for 20 s.
 
-        `heeded`: a tick has begun that decides what was needed before.
         None if the dispatcher does not say: it is older, or serves another call.
         """
         url, timeout = f"{self.url}/control/v1/needs", ClientTimeout(total=2 * exchange.QUIET)
-        params = {"worker": worker} | ({"heeded": "1"} if heeded else {})
+        params = {"worker": worker}
         status, _ = await self._call("GET", url, timeout, session=self._waiting, params=params)
         return {200: True, 204: False}.get(status)
 

@@ -1,6 +1,6 @@
 """The admin port: exchange with supervisors (one per period, in two halves), metrics, live page.
 
-    GET  /control/v1/report    what happened since the dispatcher started (ExchangeReply)
+    GET  /control/v1/report?worker=…  what happened since the dispatcher started (ExchangeReply)
     POST /control/v1/applied   what was applied (ExchangeRequest), right after it was
     GET  /control/v1/needs?worker=…   200 once a queue has outgrown its cores there, or 204
 
@@ -147,16 +147,17 @@ class Admin:
         app.router.add_post(APPLIED, self._applied)
         app.router.add_get(NEEDS, self._needs)
 
-    async def _report(self, _: web.Request) -> web.Response:
+    async def _report(self, request: web.Request) -> web.Response:
+        self._supervisors.heed(request.query.get("worker", ""))
         reply = reports.reply(self._driver.core, self._epoch, self._driver.clock())
         return web.Response(body=exchange.REPLY.dump_json(reply), content_type="application/json")
 
     async def _needs(self, request: web.Request) -> web.Response:
         if _is_from_browser(request):  # it would take the place of the supervisor that waits
             return _not_for_browsers()
-        worker, heeded = request.query.get("worker", ""), "heeded" in request.query
+        worker = request.query.get("worker", "")
         try:
-            found = await self._supervisors.needed(worker, exchange.QUIET, heeded=heeded)
+            found = await self._supervisors.needed(worker, exchange.QUIET)
         except UnknownWorker as error:
             return web.json_response({"error": str(error)}, status=404)
         except WaiterReplaced as error:

@@ -52,16 +52,17 @@ class Supervisors:
         elif worker in self._silence:
             self._hints.add(worker)
 
-    async def needed(self, worker: str, limit: float, *, heeded: bool = False) -> bool:
+    def heed(self, worker: str) -> None:
+        """Forget what a worker needed: its supervisor gets a report, and decides by that."""
+        self._hints.discard(worker)
+
+    async def needed(self, worker: str, limit: float) -> bool:
         """Wait until cores of a worker are needed; return False after `limit` seconds.
 
-        `heeded`: what was needed before this call is being decided, so it counts no more.
         Raises UnknownWorker, and WaiterReplaced once another call waits for the same worker: the
         older one may be that of a supervisor that has ended.
         """
         self._check(worker)
-        if heeded:
-            self._hints.discard(worker)
         if worker in self._hints:
             self._hints.remove(worker)
             return True

@@ -288,7 +288,7 @@ class Simulation(SimulatedDriver):
     def _confirm(self, worker: _Worker, name: str, cores: float) -> None:
         """Tell the dispatcher an executable's cores, and the cost of a request if it is known."""
         status = None if worker.core is None else worker.core.status[name]
-        cost = None if status is None else status.cost.value(status.managed.cost)
+        cost = None if status is None else status.known_cost
         executor = self.dispatcher.executors[name]
         if not executor.is_told(cores, executor.part, cost):
             self._handle(CoresApplied(name, cores, executor.part, cost))

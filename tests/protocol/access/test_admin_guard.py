@@ -206,9 +206,9 @@ async def test_a_supervisor_shows_its_token_and_a_replaced_one_goes_on(tmp_path)
         (url,) = loaded.dispatcher_urls
         token = tokens.watched(tmp_path / "exchange")
         peer, unknown = Peer(session, url, 5, token), Peer(session, url, 5)
-        assert (await peer.report()).models[0].model == "m"
+        assert (await peer.report("local")).models[0].model == "m"
         await peer.confirm(ExchangeRequest("local", ()))
-        for call in (unknown.report(), unknown.confirm(ExchangeRequest("local", ()))):
+        for call in (unknown.report("local"), unknown.confirm(ExchangeRequest("local", ()))):
             with pytest.raises(ExchangeError, match="status 401"):
                 await call
         old = (tmp_path / "exchange").read_text()
@@ -217,7 +217,7 @@ async def test_a_supervisor_shows_its_token_and_a_replaced_one_goes_on(tmp_path)
         async with asyncio.timeout(20):  # until the dispatcher has looked too
             while True:
                 with contextlib.suppress(ExchangeError):
-                    await peer.report()
+                    await peer.report("local")
                     break
                 await asyncio.sleep(0.05)
 

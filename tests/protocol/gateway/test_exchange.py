@@ -18,7 +18,7 @@ async def test_a_report_tells_what_happened(harness):
     for _ in range(3):
         await harness.predict()
     peer = Peer(harness.session, harness.admin, 5)
-    reply = await peer.report()
+    reply = await peer.report("local")
     (model,) = reply.models
     assert (model.arrivals, model.completed_cpu, model.waiting, model.in_flight) == (3, 3, 0, 0)
     assert 0 < model.response_time < 5
@@ -31,7 +31,7 @@ async def test_a_report_tells_the_age_of_what_is_stuck(harness):
     harness.backends[0].gate = asyncio.Event()
     calls = [asyncio.create_task(harness.predict()) for _ in range(2)]
     await harness.until(lambda: len(harness.queue) == 1)
-    (model,) = (await Peer(harness.session, harness.admin, 5).report()).models
+    (model,) = (await Peer(harness.session, harness.admin, 5).report("local")).models
     assert (model.waiting, model.in_flight, model.response_time) == (1, 1, None)
     assert model.oldest_age > 0
     harness.backends[0].gate.set()
@@ -101,7 +101,8 @@ async def test_what_a_tick_decides_already_brings_no_further_one(harness):
     supervisors = harness.admin_doors._supervisors
     supervisors.need("local")
     peer = Peer(harness.session, harness.admin, 5)
-    waiting = asyncio.create_task(peer.needs("local", heeded=True))
+    await peer.report("local")
+    waiting = asyncio.create_task(peer.needs("local"))
     await harness.until(lambda: supervisors._waiters)
     supervisors.need("local")
     assert await waiting is True
@@ -195,7 +196,7 @@ async def test_a_peer_that_is_gone_is_an_exchange_error(unused_tcp_port):
     async with aiohttp.ClientSession() as session:
         peer = Peer(session, f"http://127.0.0.1:{unused_tcp_port}", 1)
         with pytest.raises(ExchangeError):
-            await peer.report()
+            await peer.report("local")
         with pytest.raises(ExchangeError):
             await peer.confirm(ExchangeRequest("w", ()))
 

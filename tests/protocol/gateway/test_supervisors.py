@@ -54,8 +54,9 @@ async def test_one_that_waits_hears_when_cores_of_its_worker_are_needed():
     assert await supervisors.needed("quick", 0) is False  # it was told once
     supervisors.need("quick")  # while nobody waits
     assert await supervisors.needed("quick", 60) is True
-    supervisors.need("quick")  # before the tick that decides it
-    assert await supervisors.needed("quick", 0, heeded=True) is False
+    supervisors.need("quick")
+    supervisors.heed("quick")  # a tick decides it
+    assert await supervisors.needed("quick", 0) is False
     supervisors.close()
     assert await waiting["slow"] is False
     assert await supervisors.needed("slow", 60) is False

@@ -25,6 +25,7 @@ class DispatcherHarness:
             options=SchedulingConfig(beta=beta, spill=spill),
             window=window,
             reaction=reaction,
+            grace=reaction,
         )
         return self.core
 

@@ -27,7 +27,8 @@ async def test_a_container_that_runs_without_a_cgroup_here_is_named_once(tmp_pat
     meters = FileMeters(Engine(), Hierarchy(2, (tmp_path,)), list(IDS), period=0.1)
     for _ in range(3):
         assert await reads(meters) is None
-    said = f"executable m@w: holding: container c0ffeec0ffee has no cgroup below {tmp_path}"
+    why = f"container c0ffeec0ffee has no cgroup below {tmp_path}"
+    said = f"executable m@w: its CPU use is unknown: {why}"
     assert [record.getMessage() for record in caplog.records] == [said]
     group = tmp_path / "docker" / IDS["m@w"]
     group.mkdir(parents=True)

@@ -85,7 +85,9 @@ async def test_it_is_found_below_the_mount_wherever_the_supervisor_runs(mount, a
 
 async def test_one_that_cannot_be_read_is_named_with_the_reason_once(mount, actuator, caplog):
     group = mount / "system.slice" / "m.service"
-    said = f"executable m.0@local: holding: {group}/cpu.max: No such file or directory"
+    said = (
+        f"executable m.0@local: its CPU use is unknown: {group}/cpu.max: No such file or directory"
+    )
     assert await reads(actuator, times=3) is None
     assert caplog.text.count(said) == 1
     group_at(group)

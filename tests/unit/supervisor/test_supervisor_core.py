@@ -217,12 +217,25 @@ def test_other_laws_decide_by_the_requests_while_a_cgroup_cannot_be_read():
     world = World(build("late_share"))
     for _ in range(3):
         world.tick()
-    before, cost = world.status.applied, world.status.cost
+    before, cost = world.status.applied, world.status.known_cost
     world.arrivals *= 3
     world.tick(unreadable=True)
     assert world.status.applied > 1.5 * before
-    assert world.status.cost == cost
+    assert world.status.known_cost == cost
     assert world.status.decisions[-1].used is None
+    world.tick()  # the reading covers both periods, as do the requests
+    assert world.status.known_cost == pytest.approx(cost)
+
+
+def test_without_cost_and_reading_cores_may_rise_and_do_not_fall():
+    """As where a supervisor begins anew: a pod's second reading is still to come."""
+    world = World(build("late_share"))
+    world.cores = 3.5
+    for _ in range(3):
+        world.tick(unreadable=world.now > 0)
+    assert world.status.cost.estimate is None
+    assert world.status.applied == 3.5
+    assert world.why == "the executable's cgroup cannot be read"
 
 
 @pytest.mark.parametrize(

@@ -43,20 +43,20 @@ class Dispatcher:
     url = "http://d"
 
     def __init__(self, silent=(), needs_at=()):
-        self.needs_at, self.heeded = list(needs_at), []
+        self.needs_at = list(needs_at)
         self.asked = 0
         self.silent = silent
         self.confirmed = []
 
-    async def report(self):
+    async def report(self, worker):
+        assert worker == "w"
         self.asked += 1
         if self.asked in self.silent:
             raise ExchangeError("no answer")
         return ExchangeReply("e", (), (ExecutorReport("m@w", "idle", 0, 0),))
 
-    async def needs(self, worker, *, heeded):
+    async def needs(self, worker):
         assert worker == "w"
-        self.heeded.append(heeded)
         if not self.needs_at:
             return None  # as an older one
         await asyncio.sleep(self.needs_at.pop(0) - asyncio.get_running_loop().time())
@@ -93,10 +93,8 @@ async def test_ticks_stand_on_a_grid_of_one_period(looptime):
 async def test_a_tick_comes_early_where_cores_are_needed(looptime):
     kernel = Kernel()
     # Once a tenth of a second after a tick, the soonest; once just before the tick is due.
-    dispatcher = Dispatcher(needs_at=[1.5, 1.6, 2.8, 3.79])
-    loop = build(kernel, dispatcher)
+    loop = build(kernel, Dispatcher(needs_at=[1.5, 1.6, 2.8, 3.79]))
     await run_for(loop, 6.5)
-    assert dispatcher.heeded == [False, True, True, True, True]
     assert kernel.ticks == pytest.approx([0, 1, 1.5, 1.6, 2.6, 2.8, 3.79, 4.79, 5.79])
     assert loop.missed == 0
     assert max(loop.jitters) == pytest.approx(0)

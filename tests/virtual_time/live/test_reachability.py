@@ -37,7 +37,7 @@ async def test_a_dispatcher_that_starts_is_not_reachable_yet(unused_tcp_port):
     async with aiohttp.ClientSession() as session:
         peer = Peer(session, url, 5)
         with pytest.raises(ExchangeError) as found:
-            await peer.report()
+            await peer.report("local")
         assert str(found.value) == f"{report}: not reachable yet: connection refused"
 
         async def answer(_):
@@ -48,7 +48,7 @@ async def test_a_dispatcher_that_starts_is_not_reachable_yet(unused_tcp_port):
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
-        await peer.report()
+        await peer.report("local")
         await runner.cleanup()
         with pytest.raises(ExchangeError, match=f"^{report}: not reachable: "):
-            await peer.report()
+            await peer.report("local")

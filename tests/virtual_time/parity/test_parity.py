@@ -208,11 +208,12 @@ class Live:
 
     # Peer
 
-    async def report(self):
+    async def report(self, worker):
+        self.supervisors.heed(worker)
         return reports.reply(self.driver.core, "epoch", self.agenda.now)
 
-    async def needs(self, worker, *, heeded):
-        return await self.supervisors.needed(worker, QUIET, heeded=heeded)
+    async def needs(self, worker):
+        return await self.supervisors.needed(worker, QUIET)
 
     async def confirm(self, message):
         for reading in message.executors:
