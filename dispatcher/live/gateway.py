@@ -313,8 +313,8 @@ class Gateway(Handler):
             response.body = orjson.dumps(body)
         return response
 
-    def _ready(self) -> Response:
-        why = self._service.not_ready_reason()
+    def _ready(self, query: str) -> Response:
+        why = self._service.not_ready_reason(for_any=query == "any")
         if why is not None:
             return error(503, why)
         return Response(200, _TEXT, None, self._service.ready().encode())
@@ -327,17 +327,18 @@ class Gateway(Handler):
             allowed = Response(204, _TEXT, None, b"", PREFLIGHT)
             connection.respond(self._finish_trace(request, allowed))
             return None
-        path = request.head.target.partition("?")[0]
+        path, _, query = request.head.target.partition("?")
         if path == METRICS and request.head.method == "GET" and self._service.scrape is not None:
             return self._scrape(request, connection)
-        connection.respond(self._finish_trace(request, self._server_response(request, path)))
+        response = self._server_response(request, path, query)
+        connection.respond(self._finish_trace(request, response))
         return None
 
-    def _server_response(self, request: HttpRequest, path: str) -> Response:
+    def _server_response(self, request: HttpRequest, path: str, query: str) -> Response:
         if path == "/healthz":
             return Response(200, _TEXT, None, b"ok")
         if path == "/readyz":
-            return self._ready()
+            return self._ready(query)
         if path == "/openapi.json":
             return Response(200, JSON, None, _document())
         if path == "/v2" or path.startswith("/v2/"):

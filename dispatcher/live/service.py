@@ -96,8 +96,11 @@ class Service:
         """Raise `Denied` if a caller admitted before its model was known may not call the model."""
         self._access.check(grant, model)
 
-    def not_ready_reason(self) -> str | None:
-        """Return why new requests should go elsewhere, or None."""
+    def not_ready_reason(self, *, for_any: bool = False) -> str | None:
+        """Return why new requests should go elsewhere, or None.
+
+        `for_any`: as long as any model is served, the lack of others is no reason.
+        """
         core = self.driver.core
         missing = [model for model in core.queues if not core.executors.serve(model)]
         # A model that has answered has warmed up.
@@ -107,7 +110,7 @@ class Service:
         missing = [model for model in missing if model not in self.warming_up]
         if self.program.is_ending:
             return "draining"
-        if missing:
+        if missing and not (for_any and any(map(core.executors.serve, core.queues))):
             return f"no executable is ready for: {', '.join(missing)}"
         return None
 

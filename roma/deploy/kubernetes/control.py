@@ -50,7 +50,8 @@ def _gateway(config: Config, image: str, pull_policy: str) -> Manifest:
                 "requests": {"cpu": "500m", "memory": "256Mi"},
                 "limits": {"memory": "1Gi"},
             },
-            "readinessProbe": _probe("/readyz", probed),
+            # One model without a pod must not take every gateway out of the Service.
+            "readinessProbe": _probe("/readyz?any", probed),
             "livenessProbe": {**_probe("/healthz", probed), "failureThreshold": 6},
             "lifecycle": common.pre_stop(),
         },

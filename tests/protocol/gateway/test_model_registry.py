@@ -64,6 +64,15 @@ async def test_a_model_that_comes_is_served_when_it_is_loaded(town):
     assert (await town.get("/readyz"))[0] == 503  # once it was served, it is missed
 
 
+async def test_a_gateway_beside_others_is_ready_while_it_serves_any_model(town):
+    for model, status in (("a", 200), ("b", 503)):
+        assert (await town.get("/readyz?any"))[0] == 200
+        await town.servers[model].stop()
+        await town.until(lambda model=model: not town.core.executors[f"{model}@w"].live)
+        assert (await town.get("/readyz"))[0] == 503
+        assert (await town.get("/readyz?any"))[0] == status
+
+
 async def test_a_model_that_goes_answers_those_who_wait_and_nobody_else(town):
     server = town.servers["a"]
     server.gate = asyncio.Event()

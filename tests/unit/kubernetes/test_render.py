@@ -121,6 +121,13 @@ def test_every_pod_is_restricted_and_has_probes_and_requests(tmp_path):
     assert all(not w["spec"]["template"]["spec"]["automountServiceAccountToken"] for w in models)
 
 
+def test_one_model_without_a_pod_takes_no_gateway_out_of_the_service(tmp_path):
+    """`/readyz` alone is 503 then, of all gateways at once."""
+    _, objects, _ = rendered(tmp_path)
+    (gateway,) = containers(objects["StatefulSet", "roma-gateway"])
+    assert gateway["readinessProbe"]["httpGet"]["path"] == "/readyz?any"
+
+
 def test_pods_of_each_program_are_on_different_nodes_whatever_else_is_there(tmp_path):
     _, objects, _ = rendered(tmp_path)
     for (kind, _), workload in objects.items():
