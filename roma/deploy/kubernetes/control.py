@@ -10,6 +10,9 @@ from roma.deploy.kubernetes import common
 from roma.deploy.kubernetes.common import Manifest
 from roma.kubernetes.pods import MODEL_LABEL, OWN_ADDRESS
 
+GATEWAY_MEMORY = 2**30
+"""Bytes of memory that a gateway may take beside what its clients may fill."""
+
 SUPERVISORS = 2
 """Pods of the supervisor: one controls, the other takes over."""
 
@@ -48,7 +51,7 @@ def _gateway(config: Config, image: str, pull_policy: str) -> Manifest:
             "ports": [{"name": n, "containerPort": p} for n, p in ports],
             "resources": {
                 "requests": {"cpu": "500m", "memory": "256Mi"},
-                "limits": {"memory": "1Gi"},
+                "limits": {"memory": str(g.limits.buffered_bytes + GATEWAY_MEMORY)},
             },
             # One model without a pod must not take every gateway out of the Service.
             "readinessProbe": _probe("/readyz?any", probed),

@@ -128,6 +128,14 @@ def test_one_model_without_a_pod_takes_no_gateway_out_of_the_service(tmp_path):
     assert gateway["readinessProbe"]["httpGet"]["path"] == "/readyz?any"
 
 
+@pytest.mark.parametrize("filled", [2**30, 2**32])
+def test_a_gateway_has_memory_for_what_its_clients_may_fill(tmp_path, filled):
+    text = f"{FILE}gateway: {{limits: {{buffered_bytes: {filled}}}}}\n"
+    _, objects, _ = rendered(tmp_path, text)
+    (gateway,) = containers(objects["StatefulSet", "roma-gateway"])
+    assert int(gateway["resources"]["limits"]["memory"]) == filled + 2**30
+
+
 def test_pods_of_each_program_are_on_different_nodes_whatever_else_is_there(tmp_path):
     _, objects, _ = rendered(tmp_path)
     for (kind, _), workload in objects.items():
