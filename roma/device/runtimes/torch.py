@@ -33,7 +33,7 @@ from roma.device.runtimes.base import DEFAULT_SIGNATURE, RuntimeModel
 from roma.device_protocol import BYTES, DTYPES, Array, Signature, TensorSpec
 from roma.device_protocol.tensors import dtype_of
 from roma.domain.actions import ModelCapabilities
-from roma.domain.errors import ConfigError, LaunchError, RomaError, TensorError
+from roma.domain.errors import ConfigError, LaunchError, RomaError
 
 RESERVED = 2**30
 """Bytes of a GPU reserved for workspace and inputs, 512 MB each (§5.2)."""
@@ -119,13 +119,13 @@ class TorchRuntime:
                 outputs = [_to_host(tensor) for tensor in outputs]
         specs = self._models[name].signature.outputs
         if len(outputs) != len(specs):
-            raise TensorError(f"outputs = {len(outputs)}: must be {len(specs)}, as the .json says")
+            raise RomaError(f"outputs = {len(outputs)}: must be {len(specs)}, as the .json says")
         found = {s.name: t.numpy() for s, t in zip(specs, outputs, strict=True)}
         for spec in specs:
             told, array = (spec.dtype, len(spec.shape)), found[spec.name]
             if told != (dtype_of(array), array.ndim):
                 shape = f"{dtype_of(array)} {list(array.shape)}"
-                raise TensorError(
+                raise RomaError(
                     f"output {spec.name} = {shape}: must be {spec.dtype} {list(spec.shape)}, "
                     "as the .json says"
                 )
