@@ -246,6 +246,21 @@ def test_outputs_that_are_not_what_the_json_says_are_told(tmp_path, files, outpu
     assert not isinstance(told.value, TensorError)  # the client's inputs are not at fault
 
 
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"x": np.zeros((1, 8), np.float32), "index": np.array([99])}, "index 99 is out of bounds"),
+        ({"x": np.zeros((65, 8), np.float32), "index": np.zeros(65, np.int64)}, "Guard failed"),
+    ],
+    ids=["index", "size"],
+)
+def test_inputs_that_pytorch_refuses_are_the_clients_fault(files, inputs, words):
+    runtime = TorchRuntime({"exported": files["exported"]})
+    runtime.load("exported")
+    with pytest.raises(TensorError, match=words):
+        runtime.execute("exported", "", runtime.stage("exported", inputs))
+
+
 def test_the_sample_model_runs(tmp_path):
     runtime = registry.make(TORCH, registry.save_sample(TORCH, tmp_path), "cpu", 1)
     (row,) = predictability.run(runtime, registry.SAMPLE, batch=4, runs=3)

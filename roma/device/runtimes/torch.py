@@ -33,7 +33,7 @@ from roma.device.runtimes.base import DEFAULT_SIGNATURE, RuntimeModel
 from roma.device_protocol import BYTES, DTYPES, Array, Signature, TensorSpec
 from roma.device_protocol.tensors import dtype_of
 from roma.domain.actions import ModelCapabilities
-from roma.domain.errors import ConfigError, LaunchError, RomaError
+from roma.domain.errors import ConfigError, LaunchError, RomaError, TensorError
 
 RESERVED = 2**30
 """Bytes of a GPU reserved for workspace and inputs, 512 MB each (§5.2)."""
@@ -109,8 +109,11 @@ class TorchRuntime:
             # this, 0.2 ms became 40 ms where two threads shared cores with other programs.
             torch.set_num_threads(self._count)
             self._counted.done = True
-        with torch.inference_mode(), self._streaming("execute"):
-            return _leaves(self._models[name].call(*staged))
+        try:
+            with torch.inference_mode(), self._streaming("execute"):
+                return _leaves(self._models[name].call(*staged))
+        except (AssertionError, IndexError) as error:  # a guard of the export; an index
+            raise TensorError(str(error)) from error
 
     def fetch(self, name: str, signature: str, outputs: list[torch.Tensor]) -> dict[str, Array]:
         """Copy outputs back from the device, under the signature's names."""
