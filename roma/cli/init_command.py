@@ -16,6 +16,7 @@ from roma.config import file_edit, schema, yaml_file
 from roma.config.profile import ModelProfile
 from roma.deploy.model_paths import unservable
 from roma.domain.errors import ConfigError
+from roma.tools.demo.ports import free_ports
 from roma.tools.profiling import inputs, machine, measure, plan
 
 log = logging.getLogger(__name__)
@@ -134,10 +135,14 @@ def _draft(
     name: str, model: Path, cores: float, reserved: float, promise: float, port: int
 ) -> schema.Config:
     """Return the configuration to measure under; raise ConfigError if the model has no version."""
+    # Beside deployments that run here: their ports and their cgroups are not touched.
+    (own,) = free_ports(1)
     config = schema.parse(
+        f"name: roma-init-{os.getpid()}\n"
         f"models: {{{_scalar(name)}: {{path: {yaml_file.quoted(str(model))}, "
         f"sla: {{response_time: {promise}}}}}}}\n"
-        f"workers: [{{cores: {cores}, reserved: {reserved}}}]\ngateway: {{port: {port}}}\n",
+        f"workers: [{{cores: {cores}, reserved: {reserved}, base_port: {own}}}]\n"
+        f"gateway: {{port: {port}}}\n",
         source="roma init",
     )
     for fault in unservable(config).values():

@@ -1,6 +1,8 @@
 """`roma init`: the file that it writes passes `config check` and serves."""
 
+import contextlib
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -67,6 +69,16 @@ def test_a_file_elsewhere_leads_to_the_model(demo_models, tmp_path):
     assert done.returncode == 0, done.stderr
     found = schema.load(tmp_path / "conf" / "roma.yaml").models["digits"]
     assert found.path == tmp_path / "digits"
+
+
+def test_a_deployment_that_runs_here_is_left_alone(demo_models, tmp_path):
+    """Its first model server has the first of the default ports."""
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # somebody has it already
+            taken.bind(("127.0.0.1", 8600))
+            taken.listen()
+        done = roma("init", str(demo_models["digits"]), "--seconds", "0.2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_folder_that_is_missing_is_named_before_anything_is_measured(demo_models, tmp_path):
