@@ -116,6 +116,8 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
         },
     }
     header = HEADER.format(source=source.name, profile="--profile gpu " if worker.gpus else "")
+    g = config.gateway
+    ports = {"ROMA_PORT": g.port, "ROMA_PAGE_PORT": g.admin_port, "ROMA_GRPC_PORT": g.grpc_port}
     targets = {
         "dispatcher": f"dispatcher:{config.gateway.admin_port}",
         "supervisor": f"supervisor:{config.control.port}",
@@ -124,9 +126,7 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
         "compose.yaml": header + yaml_file.dump(document),
         DEPLOYED: header + text,
         SETTINGS: "".join(
-            f"{name}={value}\n"
-            for name, value in _VARIABLES.items()
-            if name != "ROMA_GRPC_PORT" or config.gateway.grpc_port is not None
+            f"{name}={value}\n" for name, value in (_VARIABLES | ports).items() if value is not None
         ),
         **monitoring.files(targets, f"{secrets.PROMETHEUS}/token"),
     }
@@ -346,7 +346,7 @@ def _variable(name: str) -> str:
 
 
 def _published(variable: str, port: int, address: str = "ROMA_ADDRESS") -> str:
-    return f"{_variable(address)}:{_variable(variable)}:{port}"
+    return f"{_variable(address)}:${{{variable}:-{port}}}:{port}"
 
 
 def _healthcheck(port: int) -> dict[str, Any]:

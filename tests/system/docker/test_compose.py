@@ -194,6 +194,19 @@ def test_a_named_volume_stands_for_a_directory(tmp_path, composed):
     composed(tmp_path / "compose.yaml", "config", "--quiet")
 
 
+def test_the_ports_of_the_file_are_published(tmp_path):
+    file = tmp_path / "roma.yaml"
+    ports = "gateway: {port: 7501, admin_port: 7500, grpc_port: 7502}\n"
+    file.write_text(FILE.replace("IMAGE", "x") + ports)
+    expected = {"ROMA_PORT": 7501, "ROMA_GRPC_PORT": 7502, "ROMA_PAGE_PORT": 7500}
+    settings = render(roma_config.load(file), file, tmp_path)[".env"].splitlines()
+    assert {f"{name}={port}" for name, port in expected.items()} <= set(settings)
+    published = [
+        port.partition(":-127.0.0.1}:")[2] for port in dispatcher_of(file, tmp_path)["ports"]
+    ]
+    assert published == [f"${{{name}:-{port}}}:{port}" for name, port in expected.items()]
+
+
 def test_rendering_again_keeps_what_people_set(tmp_path):
     file = tmp_path / "roma.yaml"
     file.write_text(FILE.replace("IMAGE", "x"))
