@@ -9,6 +9,7 @@ own.
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +127,22 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
         "compose.yaml": header + yaml_file.dump(document),
         DEPLOYED: header + text,
         SETTINGS: "".join(
-            f"{name}={value}\n" for name, value in (_VARIABLES | ports).items() if value is not None
+            f"{name}={value}\n"
+            for name, value in (_project(config) | _VARIABLES | ports).items()
+            if value is not None
         ),
         **monitoring.files(targets, f"{secrets.PROMETHEUS}/token"),
     }
+
+
+def _project(config: Config) -> dict[str, str]:
+    """Return Compose's name of the deployment: by default it is that of the directory alone.
+
+    Two deployments in directories `compose` would be one. That of the default name is as before.
+    """
+    if config.name == schema.Config.model_fields["name"].default:
+        return {}
+    return {"COMPOSE_PROJECT_NAME": re.sub(r"[^a-z0-9_-]", "", config.name.lower())}
 
 
 def _renderable(config: Config) -> WorkerConfig:

@@ -194,6 +194,15 @@ def test_a_named_volume_stands_for_a_directory(tmp_path, composed):
     composed(tmp_path / "compose.yaml", "config", "--quiet")
 
 
+@pytest.mark.parametrize(("name", "project"), [("roma", []), ("My.shop-1", ["myshop-1"])])
+def test_deployments_of_other_names_are_other_projects(tmp_path, name, project):
+    """Compose would name all those in directories `compose` alike, and replace one by the other."""
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace("IMAGE", "x").replace("NAME", name))
+    settings = render(roma_config.load(file), file, tmp_path)[".env"]
+    assert re.findall(r"^COMPOSE_PROJECT_NAME=(.*)$", settings, re.MULTILINE) == project
+
+
 def test_the_ports_of_the_file_are_published(tmp_path):
     file = tmp_path / "roma.yaml"
     ports = "gateway: {port: 7501, admin_port: 7500, grpc_port: 7502}\n"
