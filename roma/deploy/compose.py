@@ -49,6 +49,7 @@ _VARIABLES = {
 }
 
 CONFIG = "/etc/roma/roma.yaml"
+CGROUP = Path("/sys/fs/cgroup")
 HOST_CGROUP = Path("/host/cgroup")
 RUN_DIR = Path("/run/roma")
 SOCKET = "/var/run/docker.sock"
@@ -266,7 +267,9 @@ def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, 
     gateway, control, grpc = config.gateway, config.control, config.gateway.grpc_port
     common: dict[str, Any] = {"image": _variable("ROMA_CONTROL_IMAGE"), **_CONFINED, "tmpfs": [TMP]}
     file, sockets = f"./{DEPLOYED}:{CONFIG}:ro", f"sockets:{RUN_DIR}"
-    engine = source.workers[0].containers.host.removeprefix("unix://")
+    docker = source.workers[0].containers
+    engine = docker.host.removeprefix("unix://")
+    groups = escaped(f"{docker.cgroup_root or CGROUP}:{HOST_CGROUP}")
     return {
         "dispatcher": {
             **common,
@@ -289,7 +292,7 @@ def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, 
             "volumes": [
                 file,
                 sockets,
-                f"/sys/fs/cgroup:{HOST_CGROUP}:ro",
+                f"{groups}:ro",
                 *secrets.of_supervisor(),
             ],
             "networks": ["models"],
@@ -304,7 +307,7 @@ def _control(source: Config, config: Config, worker: WorkerConfig) -> dict[str, 
                 file,
                 sockets,
                 bind(engine, SOCKET, read_only=False),
-                f"/sys/fs/cgroup:{HOST_CGROUP}",
+                groups,
             ],
             "network_mode": "none",
         },

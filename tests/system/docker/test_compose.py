@@ -141,6 +141,17 @@ def test_the_engine_s_own_socket_is_where_the_broker_has_it(tmp_path):
     assert docker.host == "unix:///var/run/docker.sock"
 
 
+def test_the_host_s_cgroups_are_mounted_from_where_they_are(tmp_path):
+    file = tmp_path / "roma.yaml"
+    file.write_text(
+        FILE.replace("IMAGE", "x").replace("docker: {", "docker: {cgroup_root: /mnt/c, ")
+    )
+    text = render(roma_config.load(file), file, tmp_path)["compose.yaml"]
+    services = yaml.safe_load(text)["services"]
+    assert "/mnt/c:/host/cgroup:ro" in services["supervisor"]["volumes"]
+    assert "/mnt/c:/host/cgroup" in services["broker"]["volumes"]
+
+
 def test_only_the_broker_holds_the_engine_s_socket(tmp_path):
     file = tmp_path / "roma.yaml"
     file.write_text(FILE.replace("IMAGE", "x"))
