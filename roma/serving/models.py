@@ -148,10 +148,13 @@ class Models:
         """Return a model's new versions; a former one in place of each that cannot be loaded."""
         if not _serves(served):
             return self._with_former(name, served)
-        known = self._with_former(name, served)
+        # A label that stays where it is needs its version.
+        wanted = {*served, *self._labels[name].values()}
+        serving = {n: v for n, v in served.items() if v.state is VersionState.AVAILABLE}
         return {
-            number: version if version.state is VersionState.AVAILABLE else known[number]
-            for number, version in served.items()
+            number: serving.get(number, version)
+            for number, version in self._with_former(name, served).items()
+            if number in wanted
         }
 
     def _moved(

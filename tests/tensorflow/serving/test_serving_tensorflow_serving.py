@@ -404,6 +404,37 @@ async def test_of_versions_that_moved_only_one_that_cannot_be_loaded_leaves_its_
         assert (await server.predict("half", one, version=1))["y"] == [1.5]
 
 
+async def test_a_label_that_cannot_move_keeps_its_version(stubs, saved_models, tmp_path):
+    """Also beside another version, which takes the place of all others."""
+    base = tmp_path / "half"
+    shutil.copytree(saved_models / "half" / "1", base / "1")
+
+    def stable(version):
+        def change(config):
+            config.version_labels["stable"] = version
+
+        return change
+
+    def two(config):
+        config.model_version_policy.latest.num_versions = 2
+
+    def second(config):
+        config.model_version_policy.specific.versions.append(2)
+
+    async with reloading(stubs, "log") as server:
+        await server.configure(("half", base, stable(1)))
+        shutil.copytree(saved_models / "half" / "2", base / "2")
+        shutil.copytree(saved_models / "broken" / "1", base / "3")
+        with pytest.raises(grpc.aio.AioRpcError, match="half version 3: "):
+            await server.configure(("half", base, two, stable(3)))
+        one = {"x": np.ones(1, np.float32)}
+        assert (await server.predict("half", one))["y"] == [2.5]
+        assert (await server.predict("half", one, label="stable"))["y"] == [1.5]
+        # With the label the version goes, too.
+        await server.configure(("half", base, second))
+        assert await versions(server, "half") == {2: "AVAILABLE"}
+
+
 def test_a_base_path_with_a_nul_is_a_fault_of_the_path():
     with pytest.raises(ModelDirectoryError, match="embedded null byte"):
         find(Path("/x\0"))
