@@ -141,7 +141,7 @@ def decode_request(
     if raw:
         raise RequestError(f"{len(raw)} bytes of binary data belong to no input")
     names, binary = [], {}
-    for entry in _list(root, "outputs") if "outputs" in root else []:
+    for entry in [] if root.get("outputs") is None else _list(root, "outputs"):
         name = oip_tensors.name_of(entry.get("name"), "an output")
         requested = _parameters(entry, f'Output "{name}"')
         oip.check_parameters(requested, oip.REFUSED_OF_TENSOR, f'Output "{name}"')
@@ -253,7 +253,7 @@ def _input(
     parameters = _parameters(entry, where)
     oip.check_parameters(parameters, oip.REFUSED_OF_TENSOR, where)
     size = parameters.get("binary_data_size")
-    if (size is None) == ("data" not in entry):
+    if (size is None) == (entry.get("data") is None):
         raise RequestError(f"{where}: expected either data or the parameter binary_data_size")
     if size is None:
         return (head, from_json(head, entry["data"], exact_types=exact_types)), raw
@@ -286,7 +286,9 @@ def _list(root: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _parameters(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
-    parameters = entry.get("parameters", {})
+    parameters = entry.get("parameters")
+    if parameters is None:
+        return {}
     if not isinstance(parameters, dict):
         text = f"{where}: parameters = {jsontext.preview(parameters)}: expected an object"
         raise RequestError(text)

@@ -188,6 +188,19 @@ def test_lists_too_deep_for_an_error_text_are_refused(body):
         oip_rest.decode_request(CALL, body % (b"[" * 1020 + b"]" * 1020), {})
 
 
+def test_null_is_as_if_it_were_absent():
+    """KServe's own request type writes what it does not have so."""
+    root = one("FP32", [1], [1.5]) | {"id": None, "parameters": None, "outputs": None}
+    root["inputs"][0]["parameters"] = None
+    request, form = oip_rest.decode_request(CALL, orjson.dumps(root), {})
+    ((_, array),) = request.inputs
+    assert (array.tolist(), request.outputs, form.id) == ([1.5], [], None)
+    empty = one("BYTES", [0], binary_data_size=0)
+    empty["inputs"][0]["data"] = None
+    ((_, array),) = oip_rest.decode_request(CALL, orjson.dumps(empty), {})[0].inputs
+    assert array.shape == (0,)
+
+
 def test_an_id_that_no_answer_can_repeat_is_refused():
     body = b'{"id": "\\ud800", "inputs": []}'
     with pytest.raises(RequestError, match=r"id = .*: expected UTF-8"):
