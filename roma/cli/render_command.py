@@ -14,7 +14,7 @@ from roma.config.schema import Config
 from roma.deploy import secrets
 from roma.deploy.compose import SETTINGS, render
 from roma.deploy.kubernetes import helm
-from roma.deploy.kubernetes.render import Images, left_out
+from roma.deploy.kubernetes.render import Images, default_image, left_out
 from roma.deploy.kubernetes.render import render as render_kubernetes
 from roma.domain.errors import ConfigError
 
@@ -54,7 +54,13 @@ def compose(
 def kubernetes(
     file: ConfigFile,
     out: Annotated[Path, typer.Option(help="Directory to write into.")] = Path("k8s"),
-    image: Annotated[str, typer.Option(help="Image of the model servers.")] = Images.model_server,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Image of the model servers. Default: {Images.model_server}, or TensorFlow "
+            "Serving's where kubernetes.server is tensorflow_serving."
+        ),
+    ] = None,
     control_image: Annotated[
         str, typer.Option(help="Image of gateway and supervisor.")
     ] = Images.control,
@@ -67,7 +73,8 @@ def kubernetes(
 ) -> None:
     """Write FILE's deployment as a kustomize base with overlays, and as a Helm chart."""
     loaded = checked(file)
-    images = Images(control_image, image, pull_policy.value)
+    server_image = default_image(loaded) if image is None else image
+    images = Images(control_image, server_image, pull_policy.value)
     done = _write(out, render_kubernetes(loaded, file, images, gateways), file)
     done += _write_secrets(loaded, out / "base")
     done += _write_values(out / "base" / secrets.FOLDER)

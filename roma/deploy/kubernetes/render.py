@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from roma.config import schema, yaml_file
 from roma.config.schema import Config
-from roma.config.workers import Image
+from roma.config.workers import DockerConfig, Image, ServerKind
 from roma.deploy import secrets
 from roma.deploy.config_snapshot import plain
 from roma.deploy.kubernetes import common, control, helm, monitoring, network, pods, rights
@@ -40,6 +40,12 @@ class Images:
     control: str = "roma/control:dev"
     model_server: str = "roma/model-server:dev"
     pull_policy: str = "IfNotPresent"
+
+
+def default_image(config: Config) -> str:
+    """Return the image with the program of the pods (`kubernetes.server`)."""
+    is_ours = common.settings(config).server is ServerKind.ROMA
+    return Images.model_server if is_ours else DockerConfig().image
 
 
 def render(config: Config, source: Path, images: Images, gateways: int) -> dict[str, str]:

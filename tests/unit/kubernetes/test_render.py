@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from roma.cli.app import app
 from roma.config import schema
+from roma.config.workers import DockerConfig
 from roma.deploy.kubernetes.common import slug
 from roma.domain.errors import ConfigError
 
@@ -198,6 +199,17 @@ def test_servers_of_others_are_read_through_their_kubelets(tmp_path):
     assert digits["readinessProbe"]["httpGet"]["path"] == "/v1/models/digits"
     rules = [o["rules"] for (kind, _), o in objects.items() if kind == "ClusterRole"]
     assert rules == [[{"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}]]
+
+
+def test_the_image_has_the_program_of_the_pods(tmp_path):
+    """ROMA's has no `tensorflow_model_server`."""
+    text = FILE.replace("{namespace: models}", "{namespace: models, server: tensorflow_serving}")
+    _, objects, out = rendered(tmp_path, text)
+    (digits,) = containers(objects["Deployment", "roma-model-digits"])
+    assert digits["command"] == ["tensorflow_model_server"]
+    assert digits["image"] == DockerConfig().image
+    values = yaml.safe_load((out / "chart" / "values.yaml").read_text())
+    assert values["images"]["modelServer"] == digits["image"]
 
 
 def test_rights_of_the_cluster_are_not_another_namespace_s(tmp_path):
