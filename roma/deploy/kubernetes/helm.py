@@ -31,7 +31,9 @@ _FILE: Final = "files/roma.yaml"
 _CONTROL_IMAGE: Final = "HELM_CONTROL_IMAGE"
 _SERVER_IMAGE: Final = "HELM_SERVER_IMAGE"
 _PULL_POLICY: Final = "HELM_PULL_POLICY"
-_NAMESPACE: Final = "HELM_NAMESPACE"
+NAMESPACE: Final = "HELM_NAMESPACE"
+"""Stands for the namespace that a chart is installed into, in the pods' file as well."""
+
 _PREFIX: Final = "HELM_PREFIX"
 _CONFIG_SUM: Final = "HELM_CONFIG_SUM"
 _SECRETS_SUM: Final = "HELM_SECRETS_SUM"
@@ -40,7 +42,7 @@ _EXPRESSIONS: Final = {
     _CONTROL_IMAGE: ".Values.images.control | quote",
     _SERVER_IMAGE: ".Values.images.modelServer | quote",
     _PULL_POLICY: ".Values.images.pullPolicy | quote",
-    _NAMESPACE: ".Release.Namespace | quote",
+    NAMESPACE: ".Release.Namespace | quote",
     _CONFIG_SUM: f'.Files.Get "{_FILE}" | sha256sum | quote',
     _SECRETS_SUM: ".Values.secrets | toJson | sha256sum | quote",
 }
@@ -104,7 +106,7 @@ def _with_checksums(found: Manifest) -> Manifest:
 def _in_release_namespace(found: Manifest) -> Manifest:
     """Return a binding whose accounts are in the release's namespace."""
     for subject in found.get("subjects", ()):
-        subject["namespace"] = _NAMESPACE
+        subject["namespace"] = NAMESPACE
     return found
 
 
@@ -128,7 +130,7 @@ metadata:
   name: {name}
 data:
   roma.yaml: |
-{{{{ .Files.Get "{_FILE}" | indent 4 }}}}
+{{{{ .Files.Get "{_FILE}" | replace "{NAMESPACE}" .Release.Namespace | indent 4 }}}}
 """
     ]
     for entry, file in named.items():

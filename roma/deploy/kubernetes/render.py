@@ -56,9 +56,9 @@ def render(config: Config, source: Path, images: Images, gateways: int) -> dict[
     _check_names(config, images)
     _check(config, gateways)
     secrets.refuse(config, source)
-    inside = _inside(config, gateways)
-    header = HEADER.format(source=source.name)
     pull, namespace = images.pull_policy, common.namespace(config)
+    inside = _inside(config, gateways, namespace)
+    header = HEADER.format(source=source.name)
     base: dict[str, list[Manifest]] = {
         "models.yaml": pods.deployments(inside, images.model_server, pull),
         "control.yaml": control.programs(inside, images.control, pull),
@@ -75,7 +75,8 @@ def render(config: Config, source: Path, images: Images, gateways: int) -> dict[
     files["base/roma.yaml"] = header + yaml_file.dump(plain(inside))
     files["base/.gitignore"] = f"{secrets.FOLDER}/\n"
     if not left_out(config):
-        files |= helm.chart(inside, header, images.control, images.model_server, pull)
+        released = _inside(config, gateways, helm.NAMESPACE)
+        files |= helm.chart(released, header, images.control, images.model_server, pull)
     return files
 
 
@@ -144,7 +145,7 @@ def _check_replicas(config: Config, nodes: int) -> None:
             raise ConfigError(f"models.{name}.replicas = {model.replicas}: must be {bound}")
 
 
-def _inside(config: Config, gateways: int) -> Config:
+def _inside(config: Config, gateways: int, namespace: str) -> Config:
     """Return the configuration as the pods must see it; raise ConfigError if it cannot be so."""
     g, name = config.gateway, common.gateway(config)
     # Sockets for IPv6 take no IPv4, so the file says which addresses the cluster gives its pods.
@@ -176,9 +177,9 @@ def _inside(config: Config, gateways: int) -> Config:
         "host": host,
         "admin_host": host,
         "supervisors": {worker.name: url for worker in config.workers},
-        "admin_names": (*g.admin_names, *_service_names(config, common.page(config.name))),
+        "admin_names": (*g.admin_names, *_service_names(common.page(config.name), namespace)),
         # Without names of its own the clients' port accepts any.
-        "names": (*g.names, *(_service_names(config, name) if g.names else ())),
+        "names": (*g.names, *(_service_names(name, namespace) if g.names else ())),
         **secrets.gateway(config),
     }
     found = found.model_copy(update={"gateway": g.model_copy(update=gateway)})
@@ -186,11 +187,11 @@ def _inside(config: Config, gateways: int) -> Config:
     return found
 
 
-def _service_names(config: Config, service: str) -> Iterator[str]:
+def _service_names(service: str, namespace: str) -> Iterator[str]:
     """Yield the names of a Service in the cluster's DNS."""
     yield service
     for suffix in ("", ".svc", ".svc.cluster.local"):
-        yield f"{service}.{common.namespace(config)}{suffix}"
+        yield f"{service}.{namespace}{suffix}"
 
 
 def _base(config: Config, resources: list[str]) -> Manifest:

@@ -8,6 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from roma.cli.app import app
+from roma.config import schema
 from roma.deploy.alerts import rules
 
 FILE = """
@@ -88,6 +89,22 @@ def test_what_differs_between_releases_is_an_expression(rendered):
         },
         "network": set(),
     }
+
+
+def test_services_are_known_by_their_names_in_the_namespace_of_the_release(rendered):
+    out = rendered(f"{FILE}gateway: {{names: [models.example]}}\n")
+    template = (out / "chart/templates/config.yaml").read_text()
+    replaced = (
+        '.Files.Get "files/roma.yaml" | replace "HELM_NAMESPACE" .Release.Namespace | indent 4'
+    )
+    assert replaced in EXPRESSION.findall(template)
+    text = (out / "chart/files/roma.yaml").read_text().replace("HELM_NAMESPACE", "prod")
+    gateway = schema.parse(text).gateway
+    assert {"roma-gateway-page", "roma-gateway-page.prod.svc"} <= {*gateway.admin_names}
+    assert {"models.example", "roma-gateway.prod"} <= {*gateway.names}
+    base = schema.load(out / "base/roma.yaml").gateway
+    assert text.replace(".prod", ".roma") == (out / "base/roma.yaml").read_text()
+    assert "roma-gateway-page.roma.svc" in base.admin_names
 
 
 def test_an_image_of_the_models_own_is_no_value(rendered):
