@@ -33,10 +33,14 @@ def models(named: Sequence[str], folder: Path | None, kind: RuntimeKind) -> dict
     its name without the suffix. Raises ConfigError.
     """
     found: dict[str, Path] = {} if folder is None else _in_folder(folder, kind)
+    own: set[str] = set()
     for text in named:
         name, _, where = text.partition("=")
         if not (name and where):
             raise ConfigError(f"model = {text}: must be NAME=PATH")
+        if name in own:
+            raise ConfigError(f"model = {text}: must have another name than {name}={found[name]}")
+        own.add(name)
         found[name] = Path(where)
     for name, path in found.items():
         if not path.exists():

@@ -162,6 +162,7 @@ def test_models_of_a_folder_have_its_names(tmp_path):
     ("named", "folder", "words"),
     [
         (["m"], None, "model = m: must be NAME=PATH"),
+        (["m=a", "m=b"], None, "model = m=b: must have another name than m=a"),
         (["m=/nowhere/at/all"], None, "model m: /nowhere/at/all: is not there"),
         ([], None, "models: none is named"),
         ([], Path("/nowhere/at/all"), "models = /nowhere/at/all: cannot be read"),
