@@ -217,5 +217,5 @@ def brought(service: Service, context: _ServicerContext, route: GrpcRoute | None
 def _no_address(model: str, executable: str) -> str:
     return (
         f"model {model}: executable {executable} has no gRPC address: set `grpc` of the executable,"
-        " or grpc_offset of its worker, in roma.yaml"
+        " or grpc_offset or kubernetes.grpc_port of its worker, in roma.yaml"
     )

@@ -207,7 +207,10 @@ async def test_a_unix_socket_alone_is_grpc_too(harness, sockets):
     async with at(path) as channel:
         code, _, text, _ = await harness.call(PREDICT, NAMED, channel=channel)
     assert code is Code.UNIMPLEMENTED  # the stand-in has no gRPC address
-    assert "has no gRPC address" in text
+    assert (
+        "has no gRPC address: set `grpc` of the executable, or grpc_offset or kubernetes.grpc_port"
+        in text
+    )
 
 
 async def test_keys_hold_at_the_unix_socket(harness, sockets, tmp_path):
