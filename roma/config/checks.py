@@ -10,7 +10,14 @@ from roma.config.backends import registry as backends
 from roma.config.executable import Executable
 from roma.config.scheduling import PLANNED, QUALITY
 from roma.config.topology import Topology
-from roma.config.workers import HOST_NAME, UNIX, ServerKind, WorkerConfig, check_socket
+from roma.config.workers import (
+    HOST_NAME,
+    UNIX,
+    DockerConfig,
+    ServerKind,
+    WorkerConfig,
+    check_socket,
+)
 from roma.config.yaml_file import Fault
 from roma.domain import units
 from roma.domain.model import Device, Sharing
@@ -264,7 +271,20 @@ def _check_cgroups(key: str, worker: WorkerConfig) -> None:
                 raise Fault(f"{key}.{i}.cgroup", cgroup, bound)
 
 
+def _check_images(key: str, worker: WorkerConfig) -> None:
+    """Refuse the default images, TensorFlow Serving's, for the server that they do not have."""
+    docker = worker.containers
+    if docker.server is not ServerKind.ROMA:
+        return
+    for name, is_used in (("image", True), ("gpu_image", worker.gpus > 0)):
+        image = getattr(docker, name)
+        if is_used and image == DockerConfig.model_fields[name].default:
+            bound = f"one such as roma/model-server:dev where server is {docker.server}"
+            raise Fault(f"{key}.docker.{name}", image, bound)
+
+
 def _check_worker(config: Topology, key: str, worker: WorkerConfig) -> None:
+    _check_images(key, worker)
     for i, executable in enumerate(worker.executables):
         if executable.model is not None and executable.model not in config.models:
             known = "one of " + ", ".join(config.models)

@@ -113,7 +113,8 @@ def dispatcher_of(file, out):
 
 def test_a_gpu_is_a_profile_of_its_own(tmp_path, composed):
     file = tmp_path / "roma.yaml"
-    file.write_text(FILE.replace("IMAGE", "x").replace("cores: 2,", "cores: 2, gpus: 1,"))
+    images = FILE.replace("IMAGE", "x, gpu_image: x")
+    file.write_text(images.replace("cores: 2,", "cores: 2, gpus: 1,"))
     text = render(roma_config.load(file), file, tmp_path)["compose.yaml"]
     services = yaml.safe_load(text)["services"]
     assert services["gpu0"]["profiles"] == ["gpu"]

@@ -87,7 +87,7 @@ def test_the_gateways_limits_hold_from_now_on_and_its_ports_take_a_restart():
         changed(("workers:", "gateway: {port: 9999}\nworkers:"))
 
 
-@pytest.mark.parametrize("kind", ["", ", backend: docker, docker: {server: roma}"])
+@pytest.mark.parametrize("kind", ["", ", backend: docker, docker: {server: roma, image: i}"])
 def test_model_servers_take_no_more_than_they_were_started_for(kind):
     local = FILE.replace(", backend: docker, cores: 4, gpus: 1", f", cores: 4{kind}")
     local += "gateway: {}\n"

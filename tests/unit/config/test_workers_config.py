@@ -3,6 +3,7 @@
 import pytest
 
 from roma.config import placement, schema
+from roma.config.workers import DockerConfig
 from roma.domain.errors import ConfigError
 from roma.domain.model import Device
 from tests.support.roma_yaml import GOOD, MODELS, faults
@@ -435,6 +436,21 @@ def test_a_container_that_is_called_by_name_has_one_that_can_be_looked_up(name, 
     host = f"host {name}-w-digits has a part that is empty or longer than 63 characters"
     (found,) = faults(text)
     assert found == f"roma.yaml: name = {name}: must be another, or a model's: {host}"
+
+
+@pytest.mark.parametrize(
+    ("images", "key"),
+    [("", "image"), (", image: i", "gpu_image"), (", gpu_image: i", "image")],
+)
+def test_the_image_has_the_server_that_it_is_to_run(images, key):
+    worker = f"{{name: w, cores: 2, backend: docker, gpus: 1, docker: {{server: roma{images}}}}}"
+    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
+    default = DockerConfig.model_fields[key].default
+    bound = "must be one such as roma/model-server:dev where server is roma"
+    assert faults(text) == [f"roma.yaml: workers.0.docker.{key} = {default}: {bound}"]
+    schema.parse(text.replace("server: roma", "server: tensorflow_serving"))
+    if key == "gpu_image":
+        schema.parse(text.replace("gpus: 1, ", ""))
 
 
 def test_where_model_servers_have_sockets_no_port_is_taken():

@@ -79,7 +79,9 @@ def test_a_gpu_container_has_one_gpu_and_every_model_and_no_quota():
 
 
 def test_the_embedded_server_is_called_with_its_own_options():
-    body = built("digits@h", "{server: roma, image: roma/model-server, network: models}")
+    body = built(
+        "digits@h", "{server: roma, image: roma/model-server, gpu_image: x, network: models}"
+    )
     assert "Entrypoint" not in body
     assert body["Cmd"][:2] == ["serve-model", "--model=digits=/models/digits"]
     assert "--host=0.0.0.0" in body["Cmd"]
@@ -94,7 +96,7 @@ def test_grpc_is_published_an_offset_away_and_has_one_port_inside():
         "8501/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8602"}],
         "8500/tcp": [{"HostIp": "127.0.0.1", "HostPort": "9602"}],
     }
-    own = "{server: roma, image: roma/model-server, network: models}"
+    own = "{server: roma, image: roma/model-server, gpu_image: x, network: models}"
     assert "--grpc-port=8500" in built("digits@h", own, more=", grpc_offset: 1000")["Cmd"]
     assert not any("grpc" in word for word in built("digits@h", own)["Cmd"])
     loaded = schema.parse(FILE.replace("DOCKER", own + ", grpc_offset: 1000"))
