@@ -105,5 +105,10 @@ def _in_folder(folder: Path, kind: RuntimeKind) -> dict[str, Path]:
     except OSError as error:
         raise ConfigError(f"models = {folder}: cannot be read: {error.strerror}") from error
     if kind is RuntimeKind.TORCH:
-        return {path.stem: path for path in entries if path.suffix in _SUFFIXES}
+        found: dict[str, Path] = {}
+        for path in entries:
+            if path.suffix in _SUFFIXES and (other := found.setdefault(path.stem, path)) != path:
+                bound = f"another name, without its suffix, than {other.name}"
+                raise ConfigError(f"models = {folder}: {path.name}: must have {bound}")
+        return found
     return {path.name: path for path in entries if path.is_dir()}

@@ -186,6 +186,14 @@ def test_a_folder_without_models_of_the_runtime_is_told(tmp_path, kind, what):
         registry.models([], tmp_path, kind)
 
 
+def test_two_files_of_a_folder_are_not_one_model(tmp_path):
+    for name in ("m.pt", "m.pt2"):
+        (tmp_path / name).write_text("")
+    bound = r"m\.pt2: must have another name, without its suffix, than m\.pt$"
+    with pytest.raises(ConfigError, match=f"^models = {tmp_path}: {bound}"):
+        registry.models([], tmp_path, RuntimeKind.TORCH)
+
+
 def test_predictability_prints_what_it_measured(roma):
     done = roma(
         *("predictability", "--emulate", "resnet18:1", "--runs", "4", "--threads", "1,2", "--json")
