@@ -38,13 +38,12 @@ def decisions(worker: str) -> str:
 
 
 class DecisionLog:
-    """Writer that appends records to files of a directory; `fresh` starts them empty."""
+    """Writer that appends records to files of a directory; `fresh` begins with none."""
 
     def __init__(self, directory: Path, *, fresh: bool = False, largest: int = LARGEST) -> None:
         self.directory = directory
         self._fresh = fresh
         self._largest = largest
-        self._begun: set[str] = set()
         self._failing = False
         self._writing: Future[None] | None = None
         try:
@@ -89,10 +88,11 @@ class DecisionLog:
         try:
             lines = b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in records)
             self.directory.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up
-            if self._fresh and name not in self._begun:
-                for old in files(self.directory, name):
+            if self._fresh:  # of the last run, other workers may have decided
+                last = self.directory.glob(f"{decisions('*')}.jsonl")
+                for old in (*last, *files(self.directory, MODELS)):
                     old.unlink(missing_ok=True)
-            self._begun.add(name)
+                self._fresh = False
             with path.open("ab") as file:
                 file.write(lines)
                 full = file.tell() >= self._largest

@@ -27,6 +27,17 @@ def test_a_run_appends_to_the_last_one_unless_it_begins_anew(tmp_path):
     assert lines(tmp_path, "decisions-w") == []
 
 
+def test_a_run_that_begins_anew_leaves_nothing_of_workers_that_decide_no_more(tmp_path):
+    last = DecisionLog(tmp_path, largest=1)
+    for name in ("models", "decisions-a", "decisions-b"):
+        last.write(name, [{"run": 1}])
+    (tmp_path / "notes.jsonl").touch()
+    anew = DecisionLog(tmp_path, fresh=True)
+    anew.write("decisions-a", [{"run": 2}])
+    assert {f.name for f in tmp_path.iterdir()} == {"decisions-a.jsonl", "notes.jsonl"}
+    assert lines(tmp_path, "decisions-a") == [{"run": 2}]
+
+
 def test_a_full_file_makes_room_and_the_one_before_goes(tmp_path):
     story = DecisionLog(tmp_path, largest=40)
     for n in range(12):
