@@ -59,8 +59,8 @@ def train(
     from roma.lab.learning import training
 
     types, part = _types(devices), _part(hours)
-    if not Path(os.path.realpath(out)).parent.is_dir():
-        raise ConfigError(f"out = {out}: must be in a directory that exists")
+    if out.is_dir() or not Path(os.path.realpath(out)).parent.is_dir():
+        raise ConfigError(f"out = {out}: must be a file in a directory that exists")
     kinds = [name for name, count in types for _ in range(count)]
     task = jobs.task(kinds, part, traces, rate=rate)
     asked = "" if rate is None else f" --rate {rate:g}"

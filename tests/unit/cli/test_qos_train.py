@@ -23,7 +23,11 @@ from roma.domain.errors import ConfigError
             {"devices": "p2*5", "rate": 0.4},
             "rate = 0.4: must be ≥ 0.48 where devices learn from 60 s",
         ),
-        ({"out": Path("none/policy.json")}, "out = none/policy.json: must be in a directory"),
+        (
+            {"out": Path("none/policy.json")},
+            "out = none/policy.json: must be a file in a directory",
+        ),
+        ({"out": Path("/")}, "out = /: must be a file in a directory that exists"),
     ],
 )
 def test_options_that_are_wrong_are_one_line(options, message):
