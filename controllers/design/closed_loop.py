@@ -24,6 +24,7 @@ from controllers.late_share import LateShareState
 from controllers.measurement import Measurement
 from controllers.pi import PiState
 from controllers.rate import RequestRate
+from controllers.shaping import MAX_GAP
 from roma.domain.errors import ConfigError
 from roma.domain.model import MEAN_ALPHA
 
@@ -192,6 +193,9 @@ def closed(point: OperatingPoint, scenario: LoopScenario) -> tuple[Any, list[flo
         raise ConfigError(f"law = {scenario.law}: must be one of {', '.join(STATES)}")
     if scenario.dead_time < 1:
         raise ConfigError(f"dead_time = {scenario.dead_time}: must be >= 1 period")
+    if point.period > MAX_GAP:
+        why = "laws hold after a longer one"
+        raise ConfigError(f"period = {point.period:g}: must be <= {MAX_GAP:g} s: {why}")
     start = STATES[scenario.law]
     law = registry.build(scenario.law, dict(scenario.gains))
     blocks = [fluid_queue(point, scenario.dead_time), law_block(law, start, point, scenario)]

@@ -150,6 +150,10 @@ def test_pictures_of_single_commands(design, tmp_path):
         ),
         ("closed-loop --period 100", "--seconds = 120: must be at least 40 periods of 100 s"),
         (
+            "closed-loop --period 4 --seconds 200",
+            "period = 4: must be <= 3 s: laws hold after a longer one",
+        ),
+        (
             "tune --out /proc/x/y",
             "/proc/x/y: cannot be written: No such file or directory",
         ),
