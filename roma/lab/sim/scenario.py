@@ -71,6 +71,7 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
         raise ConfigError("plant.models: no load; at least one model needs `load`")
     _check_listed(config)
     _check_variants(config, plant)
+    config = _with_one_dispatcher(config)
     is_planned = any(e.spec.is_planned for e in executables(config))
     on_gpu = any(e.spec.device is Device.GPU for e in executables(config))
     return Scenario(
@@ -92,6 +93,13 @@ def from_config(config: Config, *, seed: int = 1) -> Scenario:
 def _arrivals(name: str, load: LoadConfig, duration: float, seed: int) -> Iterator[float]:
     with naming(f"plant.models.{name}.load"):
         return send_times(load, duration, seed=seed)
+
+
+def _with_one_dispatcher(config: Config) -> Config:
+    """Return the configuration with one dispatcher, which here has all requests and all slots."""
+    control = config.control.model_copy(update={"dispatchers": ()})
+    gateway = config.gateway.model_copy(update={"processes": 1})
+    return config.model_copy(update={"control": control, "gateway": gateway})
 
 
 def _check_listed(config: Config) -> None:

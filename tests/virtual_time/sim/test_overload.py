@@ -56,3 +56,17 @@ def test_the_cores_are_given_back_after_an_overload():
         sum(s.applied for s in result.samples if start <= s.time < start + 60) for start in (0, 180)
     )
     assert 0.7 * before <= after <= 1.1 * before
+
+
+def test_several_gateway_processes_are_simulated_as_the_one_dispatcher_that_has_all_requests():
+    """Bursts from silence: with a quarter of the slots that may be granted many were refused."""
+    file = {
+        "models": {"m": {"path": "m", "sla": {"response_time": 0.1}, "profile": {"cost": COST}}},
+        "workers": [{"name": "w", "cores": 4}],
+        "plant": {"duration": 60, "models": {"m": {"load": {"on_off": [150, 3, 27]}}}},
+    }
+    one, four = (
+        Simulation(from_config(Config.model_validate(file | {"gateway": {"processes": n}}))).run()
+        for n in (1, 4)
+    )
+    assert four == one
