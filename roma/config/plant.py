@@ -120,7 +120,8 @@ class PlantConfig(Section):
     """Seconds from a decision to the quota it sets."""
     burst: Annotated[float, Field(ge=0, le=1)] | None = None
     """Unused quota that a period may inherit, as a share of the quota; default:
-    `control.cfs_burst`, which real quotas use."""
+    `control.cfs_burst`, which real quotas use. Where the engine is on another host there is none,
+    as there in reality."""
     pages: Annotated[int, Field(ge=1, le=10_000_000)] = 1984
     """Pages of 16 MiB that each planned GPU has for weights; the default is 31 GiB."""
     device_noise: Share = 0.0

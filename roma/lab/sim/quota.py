@@ -34,7 +34,6 @@ class QuotaCpu:
     __slots__ = (
         "_boundary",
         "_budget",
-        "_burst",
         "_limit",
         "_overrun",
         "_pace",
@@ -46,6 +45,7 @@ class QuotaCpu:
         "_served",
         "_stalled",
         "_time",
+        "burst",
         "cores",
         "periods",
         "throttled",
@@ -67,7 +67,7 @@ class QuotaCpu:
         self.throttled = 0
         self.cores = cores
         self._period = period
-        self._burst = burst
+        self.burst = burst
         self._overrun = overrun
         self._parallelism = parallelism
         self._limit = limit
@@ -200,7 +200,7 @@ class QuotaCpu:
         return min(left + self._quota, self._most())
 
     def _most(self) -> float:
-        return self._quota * (1 + self._burst) + self._overrun
+        return self._quota * (1 + self.burst) + self._overrun
 
     def _set_rate(self) -> None:
         self._rate = min(len(self._running) * self._parallelism, self._limit, self._pace)

@@ -37,7 +37,6 @@ class World:
         self._spread = {name: _spread(p.noise) for name, p in profiles.items()}
         self._gpu_spread = {name: _spread(p.gpu_noise) for name, p in profiles.items()}
         self._period = config.control.cfs_period
-        self._burst = burst
         self._units: dict[str, Unit] = {}
         self._machines: dict[Unit, SharedCores] = {}
         for worker in config.workers:
@@ -46,7 +45,8 @@ class World:
                     QuotaCpu(
                         e.spec.cores,
                         period=self._period,
-                        burst=burst,
+                        # It is a file of the engine's host.
+                        burst=0.0 if worker.has_remote_engine else burst,
                         overrun=0.0 if is_coarse else OVERRUN,
                         parallelism=profiles[e.spec.models[0]].parallelism,
                         limit=worker.cores,
@@ -105,7 +105,7 @@ class World:
         unit = self._units[executor]
         unit.account(self._agenda.now)
         cpu = unit.cpu
-        return Reading(cpu.cores, cpu.usage, cpu.periods, cpu.throttled, burst=self._burst or None)
+        return Reading(cpu.cores, cpu.usage, cpu.periods, cpu.throttled, burst=cpu.burst or None)
 
     def core_seconds(self) -> float:
         """Return the core-seconds granted or used until now, over all workers (`SharedCores`)."""

@@ -150,6 +150,21 @@ def test_an_executable_without_a_quota_costs_what_it_uses():
     assert result.core_seconds == result.used_seconds > 0
 
 
+def test_quotas_of_an_engine_on_another_host_have_no_burst():
+    """Its cgroup files are not here; with a burst the same promise would take fewer cores."""
+    docker = {"host": "ssh://user@host", "address": "host"}
+    file = {
+        "models": {"m": {"path": "m", "sla": {"response_time": 0.1}, "profile": {"cost": 0.02}}},
+        "workers": [{"backend": "docker", "cores": 4, "docker": docker}],
+        "plant": {"duration": 60, "models": {"m": {"noise": 0.3, "load": {"profile": "15"}}}},
+    }
+    default, none = (
+        Simulation(from_config(schema.Config.model_validate(file | {"control": control}))).run()
+        for control in ({}, {"cfs_burst": 0})
+    )
+    assert default == none
+
+
 def test_streams_of_a_run_share_no_random_numbers():
     """Sizes are stream -1, noise of devices -2."""
     streams = [(seed, index) for seed in (0, 1, 2) for index in range(-2, 3)]
