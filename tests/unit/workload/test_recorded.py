@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from roma.lab.experiments.clockwork import functions
 from roma.workload.errors import WorkloadError
-from roma.workload.recorded import TraceWindow, arrivals, directory, rates
+from roma.workload.recorded import RECORDED, TraceWindow, arrivals, directory, rates
 from roma.workload.trace import TraceKind, read_counts, read_trace
 
 
@@ -98,3 +99,10 @@ def test_what_cannot_be_taken_is_refused_by_name(
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match="autothrottle_diurnal"):
         rates("diurnal", tmp_path, TraceWindow(5))
+
+
+def test_the_document_says_where_each_recorded_file_comes_from() -> None:
+    rows = (Path(__file__).parents[3] / "docs/lab.md").read_text().splitlines()
+    named = " ".join(row.split("|")[1] for row in rows if row.count("|") == 4)
+    for file in (*(trace.file for trace in RECORDED.values()), functions.RECORDED):
+        assert f"`{file}`" in named
