@@ -46,6 +46,11 @@ def command(
         raise ConfigError(f"batch = {batch}: must be one of {', '.join(map(str, BATCHES))}")
     with tempfile.TemporaryDirectory() as folder:
         if kind is RuntimeKind.EMULATED or emulate is not None:
+            if model is not None:
+                raise ConfigError("emulate, model: an emulated device has the table's models alone")
+            if device_ != "cpu":
+                raise ConfigError(f"device = {device_}: must be absent where it is emulated")
+            device_ = "emulated"
             made = registry.emulated(emulate or "resnet50:1", full=False)
         else:
             paths = (

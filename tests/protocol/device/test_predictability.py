@@ -3,7 +3,9 @@
 import threading
 
 import pytest
+from typer.testing import CliRunner
 
+from roma.cli.app import app
 from roma.device import predictability
 from roma.device.predictability import PERCENTILES, WARM_UP, LatencyRow
 
@@ -44,3 +46,23 @@ def test_what_a_model_raises_is_raised(hand, threads):
     hand.execute = fail_after_some
     with pytest.raises(ValueError, match="no more"):
         predictability.run(hand, "m", runs=20, threads=(threads,))
+
+
+def measured(*options):
+    words = ["predictability", "--emulate", "mobile_pose_mobilenetv3:1", "--threads", "1"]
+    return CliRunner().invoke(app, [*words, "--runs", "1", *options])
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (("--model", "m=models/m"), "emulate, model: an emulated device has the table's models"),
+        (("--device", "cuda:3"), "device = cuda:3: must be absent where it is emulated"),
+    ],
+)
+def test_what_an_emulated_device_would_ignore_is_refused(options, fault):
+    assert str(measured(*options).exception).startswith(fault)
+
+
+def test_an_emulated_device_is_named_as_one():
+    assert "mobile_pose_mobilenetv3-0, batch 1, emulated: latency" in measured().stdout
