@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -30,17 +31,21 @@ def command(
     profile: Annotated[
         str | None, typer.Option(help="Rates in req/s per step, e.g. 20-20-80-80-20.")
     ] = None,
-    step: Annotated[float, typer.Option(help="Length of a step in seconds.")] = 35.0,
+    step: Annotated[
+        float | None, typer.Option(help="Length of a step in seconds. Default: 35.")
+    ] = None,
     trace: Annotated[Path | None, typer.Option(help="Replay a trace file instead.")] = None,
     trace_kind: Annotated[
-        str, typer.Option(help="What the trace holds: counts (per second) or timestamps.")
-    ] = "counts",
+        str | None,
+        typer.Option(help="What the trace holds: counts (per second; default) or timestamps."),
+    ] = None,
     trace_column: Annotated[
         str | None, typer.Option(help="Column of a CSV trace with a header row.")
     ] = None,
     process: Annotated[
-        str, typer.Option(help="Within a step: poisson, paced or mmpp (two levels).")
-    ] = "poisson",
+        str | None,
+        typer.Option(help="Within a step: poisson (default), paced or mmpp (two levels)."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 1,
     sla: Annotated[float | None, typer.Option(help="Promised response time in seconds.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds before a request counts as failed.")] = 30,
@@ -71,26 +76,35 @@ def command(
 
 def _arrivals(
     profile: str | None,
-    step: float,
+    step: float | None,
     trace: Path | None,
-    trace_kind: str,
+    trace_kind: str | None,
     trace_column: str | None,
-    process: str,
+    process: str | None,
     seed: int,
 ) -> list[float]:
     if (profile is None) == (trace is None):
         raise load.LoadInputError("--profile and --trace: exactly one of them must be given")
     if trace is not None:
-        kind = choice("--trace-kind", trace_kind, TraceKind)
+        _refuse("--trace", {"--step": step, "--process": process})
+        kind = choice("--trace-kind", trace_kind or TraceKind.COUNTS, TraceKind)
         return read_trace(trace, kind, column=trace_column, seed=seed)
     assert profile is not None
-    within = choice("--process", process, Process)
-    rates = Profile.parse(profile, step=step)
+    _refuse("--profile", {"--trace-kind": trace_kind, "--trace-column": trace_column})
+    within = choice("--process", process or Process.POISSON, Process)
+    rates = Profile.parse(profile, step=35.0 if step is None else step)
     with naming(f"--profile = {profile}"):
         times = send_times(rates, within, seed=seed)
     if not times:
         raise load.LoadInputError(f"--profile = {profile}: asks for 0 requests; must be at least 1")
     return times
+
+
+def _refuse(given: str, others: Mapping[str, object]) -> None:
+    """Raise LoadInputError for an option that has no effect beside the one given."""
+    for option, value in others.items():
+        if value is not None:
+            raise load.LoadInputError(f"{option} = {value}: must be absent with {given}")
 
 
 async def _run(

@@ -29,6 +29,8 @@ def load(tmp_path):
         (("m", "--timeout", "0"), "timeout 0 s: must be finite and > 0"),
         (("m", "--url", "ftp://x"), "url 'ftp://x': must be http://"),
         (("m", "--url", "http://a..b"), "url 'http://a..b': encoding with 'idna' codec failed"),
+        (("m", "--trace-kind", "counts"), "--trace-kind = counts: must be absent with --profile"),
+        (("m", "--trace-column", "t"), "--trace-column = t: must be absent with --profile"),
         (("m", "--profile", "0-0"), "--profile = 0-0: asks for 0 requests; must be at least 1"),
     ],
 )
@@ -37,6 +39,15 @@ def test_what_is_refused_shows_no_progress(load, arguments, line):
     assert isinstance(done.exception, LoadInputError)
     assert str(done.exception).startswith(line)
     assert done.output == ""
+
+
+@pytest.mark.parametrize(("option", "value"), [("--process", "paced"), ("--step", "0.1")])
+def test_a_trace_has_send_times_of_its_own(tmp_path, option, value):
+    for name, text in (("body.json", "{}"), ("trace.txt", "3\n2\n")):
+        (tmp_path / name).write_text(text)
+    words = ["load", "m", "--body", str(tmp_path / "body.json")]
+    done = CliRunner().invoke(app, [*words, "--trace", str(tmp_path / "trace.txt"), option, value])
+    assert str(done.exception) == f"{option} = {value}: must be absent with --trace"
 
 
 def test_too_much_load_names_its_option(load):
