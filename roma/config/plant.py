@@ -60,6 +60,11 @@ class LoadConfig(Section):
         if len(given) != 1:
             shown = ", ".join(given) or "none"
             raise Fault("given", shown, f"exactly one of {', '.join(LoadKind)}")
+        own = {"profile": ("step", "process"), "on_off": ("process",), "trace": ("kind", "column")}
+        for key in ("step", "process", "kind", "column"):
+            value = getattr(self, key)
+            if key not in own[given[0]] and value != type(self).model_fields[key].default:
+                raise Fault(key, value, f"absent beside {given[0]}, which has none")
         if self.profile is not None:
             try:
                 Profile.parse(self.profile, step=self.step)

@@ -117,6 +117,21 @@ def test_what_the_plant_says_wins_over_the_profile():
             "process: bursty",
             "plant.models.m.load.process = bursty: input should be 'poisson', 'paced' or 'mmpp'",
         ),
+        (
+            "profile: 10-20, step: 30",
+            "trace: t.txt, process: paced",
+            "plant.models.m.load.process = paced: must be absent beside trace, which has none",
+        ),
+        (
+            "profile: 10-20,",
+            "on_off: [1, 2, 3],",
+            "plant.models.m.load.step = 30.0: must be absent beside on_off, which has none",
+        ),
+        (
+            "step: 30",
+            "column: t",
+            "plant.models.m.load.column = t: must be absent beside profile, which has none",
+        ),
     ],
 )
 def test_faults(old, new, line):
