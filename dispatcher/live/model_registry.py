@@ -40,7 +40,7 @@ class ModelRegistry:
     """The executables of one driver.
 
     `endpoints` is filled, and a task of `watchers` monitors each of them. `on_workers` is called
-    when workers have come or gone.
+    with each configuration that is followed.
     """
 
     def __init__(
@@ -96,8 +96,7 @@ class ModelRegistry:
         old, new = _called(self._config), _called(config)
         known = {e.name for e in old} | self._leaving.keys()
         kept = self._config.models.keys() & config.models.keys()
-        if config.supervisor_urls != self._config.supervisor_urls:
-            self._on_workers(config)
+        self._on_workers(config)
         # What is new for models that stay serves before what goes is drained, which takes a while.
         early = [e for e in new if e.name not in known and kept.issuperset(e.spec.models)]
         self._add(early, config)

@@ -86,7 +86,7 @@ class Admin:
         """The listeners and their connections; None while the port is closed."""
 
     def set_workers(self, config: Config) -> None:
-        """Take over the workers of `config`, some of which have come or gone."""
+        """Take over the workers of `config`, which may have other executables now."""
         self._supervisors.set_workers(config)
         self._watch.set_workers(config)
 

@@ -145,6 +145,34 @@ async def test_cores_that_nothing_controls_are_said_wherever_somebody_looks(harn
         assert f'roma_controlled_executables{{worker="local"}} {controlled:.1f}' in metrics
 
 
+TWO = """
+models:
+  m: {{sla: {{response_time: 0.5}}, path: /m, workers: [{workers}]}}
+workers:
+  - {{name: v, cores: 2, base_port: {ports[0]}}}
+  - {{name: w, cores: 2, base_port: {ports[1]}}}
+control: {{port: {ports[2]}}}
+gateway: {{port: {ports[4]}, admin_port: {ports[5]}}}
+"""
+
+
+async def test_a_replica_that_nothing_controls_is_missed_wherever_it_is_moved(harness):
+    ports = free_ports(6)
+
+    def file(workers):
+        return schema.parse(TWO.format(workers=workers, ports=ports))
+
+    gateway, admin = (f"http://127.0.0.1:{port}" for port in ports[4:])
+    await harness.serve(file("v"), gateway, admin)
+    for workers, controllable in (("v", [1, 0]), ("v, w", [1, 1]), ("w", [0, 1])):
+        await harness.registry.follow(file(workers))
+        view = await seen(
+            harness, lambda v, c=controllable: [w["controllable"] for w in v["workers"]] == c
+        )
+        missed = [w["worker"] for w in view["workers"] if w["uncontrolled"]]
+        assert ", ".join(missed) == workers
+
+
 async def test_the_story_has_decisions_and_refusals_and_says_who_is_silent(harness, tmp_path):
     fake, server = await opened(harness, tmp_path)
     server.gate = asyncio.Event()
