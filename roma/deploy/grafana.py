@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from importlib import resources
 from typing import Any
 
@@ -18,9 +19,14 @@ def dashboard() -> dict[str, Any]:
 
 
 def queries(model: str) -> list[str]:
-    """Return every query of the dashboard, as Grafana asks it for one model."""
+    """Return every query of the dashboard, as Grafana asks it for one model.
+
+    A variable that may have several values is escaped as a regular expression in PromQL's quotes,
+    also where it has one.
+    """
+    value = re.sub(r"[$^*{}\[\]'+?.()|]", r"\\\\\g<0>", model)
     return [
-        target["expr"].replace("$model", model)
+        target["expr"].replace("$model", value)
         for panel in dashboard()["panels"]
         for target in panel.get("targets", ())
     ]
