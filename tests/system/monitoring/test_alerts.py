@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 
+from roma.deploy import grafana
 from roma.deploy.alerts import ALERTS, BURNS, WINDOWS, rules
 
 DAY = 24 * 60
@@ -47,6 +48,15 @@ def served(*parts, budget=0.02):
     }
 
 
+def in_two_namespaces(*parts):
+    """Serve a model in each, by one of which the promise is kept."""
+    return {
+        series.replace("{", f'{{namespace="{n}", '): values
+        for n, breaks in (("a", True), ("b", False))
+        for series, values in served(*[(m, share * breaks) for m, share in parts]).items()
+    }
+
+
 def burns(*windows):
     return {("RomaPromiseBurns", window) for window in windows}
 
@@ -54,14 +64,7 @@ def burns(*windows):
 CASES = {
     # Promises: each burn rate just above and just below, and what has ended.
     "kept": (served((DAY, 0.019)), set()),
-    "broken in one of two namespaces": (
-        {
-            series.replace("{", f'{{namespace="{n}", '): values
-            for n, share in (("a", 0.3), ("b", 0))
-            for series, values in served((DAY, 0), (60, share)).items()
-        },
-        burns("1h"),
-    ),
+    "broken in one of two namespaces": (in_two_namespaces((DAY, 0), (60, 0.3)), burns("1h")),
     "always a bit too late": (served((DAY, 0.021)), burns("3d")),
     "was a bit too late": (served((DAY, 0.03), (370, 0)), set()),
     "broken for six hours": (served((2 * DAY, 0), (360, 0.13)), burns("6h")),
@@ -224,6 +227,29 @@ def test_each_case_fires_what_it_must_and_nothing_else(long, tmp_path, promtool)
         for name, (series, expected) in cases.items()
     ]
     run_tests(tmp_path, promtool, tests, interval)
+
+
+def test_the_dashboard_asks_for_the_burn_rates_of_each_namespace_apart(tmp_path, promtool):
+    (tmp_path / "alerts.yaml").write_text(json.dumps(rules()))
+    series = in_two_namespaces((60, 0.3))
+    queries = [query for query in grafana.queries("m") if "roma_sla_budget_ratio" in query]
+    assert len(queries) == len(WINDOWS) - 1
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": s, "values": v} for s, v in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f"round({query}) > 0 or count({query})",
+                "eval_time": "1h",
+                "exp_samples": [
+                    {"labels": '{model="m", namespace="a"}', "value": 15},
+                    {"labels": "{}", "value": 2},
+                ],
+            }
+            for query in queries
+        ],
+    }
+    run_tests(tmp_path, promtool, [test], "1m")
 
 
 def test_every_alert_has_a_case_in_which_it_fires():
