@@ -112,6 +112,7 @@ class Dashboard:
             broken=m.broken / m.seconds,
             gpu_share=m.answered_gpu / m.answered if m.answered else None,
             late_share=broken / ended if ended else None,
+            ended_lately=ended,
             waiting=m.waiting,
             in_flight=m.in_flight,
             oldest_age=m.oldest_age,

@@ -98,8 +98,8 @@ class ModelRow:
     `error` is the distance of the response time, or of the oldest waiting request's age, above (+)
     or below (-) the SLA, as a share of the SLA. `ended` and `broken` are requests per second that
     count for the promise, and those of them that broke it; `late_share` is the share of broken ones
-    in the last minute. `budget` is the largest share that may be broken, None for a promise on the
-    mean. `response_time` is the `statistic` that control laws use.
+    among the `ended_lately` of the last minute. `budget` is the largest share that may be broken,
+    None for a promise on the mean. `response_time` is the `statistic` that control laws use.
     """
 
     model: str
@@ -116,6 +116,7 @@ class ModelRow:
     broken: float
     gpu_share: float | None
     late_share: float | None
+    ended_lately: float
     waiting: int
     in_flight: int
     oldest_age: float

@@ -218,6 +218,11 @@ async def test_a_line_of_totals_links_elsewhere_and_a_list_of_keys(fake_page, vi
     await expect(totals).to_contain_text("Requests")
     await expect(totals).to_contain_text("40 /s")
     await expect(totals.locator("div", has_text="Late, 1 min").locator("dd")).to_have_text("25 %")
+    # What broke a promise in the last minute counts though nothing of its model ends any more.
+    fake_board.actors["busy"].rate = fake_board.actors["busy"].late = 0
+    fake_board.look()
+    await expect(row(page, "busy").locator("td.rate .value")).to_have_text("0")
+    await expect(totals.locator("div", has_text="Late, 1 min").locator("dd")).to_have_text("25 %")
     applied = fake_board.dashboard.view.workers[0].applied
     saved = totals.locator("div", has_text="Cores saved").locator("dd")
     await expect(saved).to_have_text(f"{4.0 - applied:.2f}")

@@ -16,8 +16,8 @@ const sum = (rows, key) => rows.reduce((total, row) => total + (row[key] ?? 0), 
 
 /** @param {any[]} models @returns {number|null} each model by how many of its requests ended */
 function late(models) {
-  const ended = sum(models, 'ended');
-  return ended ? models.reduce((total, m) => total + (m.late_share ?? 0) * m.ended, 0) / ended : null;
+  const ended = sum(models, 'ended_lately');
+  return ended ? models.reduce((total, m) => total + (m.late_share ?? 0) * m.ended_lately, 0) / ended : null;
 }
 
 export class Totals {
