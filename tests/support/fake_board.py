@@ -34,6 +34,7 @@ class Actor:
     late: int = 0
     refused: int = 0
     waiting: int = 0
+    running: int = 0
     oldest: float = 0.0
     on_gpu: int = 0
     executor: str = "idle"
@@ -144,6 +145,7 @@ class FakeBoard:
             **numbers,
             rejected=rejected,
             waiting=a.waiting,
+            in_flight=a.running,
             oldest_age=a.oldest,
             response_time=a.time,
             mean_time=a.time,

@@ -64,6 +64,11 @@ async def test_until_a_first_answer_the_age_of_the_oldest_request_is_shown(fake_
     fake_board.past(10)
     page = (await visit((await fake_page(fake_board)).url)).page
     await expect(row(page, "m").locator("td.time .value")).to_have_text("> 400 ms")
+    await expect(row(page, "m").locator(".bullet .oldest")).to_have_attribute("width", "40")
+    fake_board.actors["m"].waiting, fake_board.actors["m"].running = 0, 1
+    fake_board.look()
+    await expect(row(page, "m").locator("td.queue")).to_contain_text("oldest 400 ms")
+    await expect(row(page, "m").locator(".bullet .oldest")).to_have_attribute("width", "40")
     await expect(row(page, "n").locator("td.time .value")).to_have_text("–")
     fake_board.actors["m"].time = 0.3
     fake_board.look()

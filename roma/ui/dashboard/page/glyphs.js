@@ -34,7 +34,7 @@ export class Bullet {
     const time = row.response_time ?? 0;
     put(this.element, 'data-state', time > row.sla ? 'late' : time > row.set_point ? 'tight' : null);
     put(this.bar, 'width', at(time));
-    put(this.oldest, 'width', row.waiting ? at(row.oldest_age) : 0);
+    put(this.oldest, 'width', at(row.oldest_age));
     put(this.aim, 'x', at(row.set_point) - 0.4);
   }
 }
