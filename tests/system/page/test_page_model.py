@@ -47,6 +47,17 @@ async def test_decisions_are_told_in_words(fake_page, visit):
     await expect(items).to_have_count(5)
 
 
+async def test_the_latest_demand_is_none_of_a_replica_that_is_gone(fake_page, visit):
+    fake_board = FakeBoard(Actor("m"))
+    fake_board.past(30)
+    fake_board.decide("m", 0.6, ago=20)
+    fake_board.decided[-1]["executable"] = "m@gone"
+    fake_board.decide("m", 0.5, ago=1)
+    page = (await visit((await fake_page(fake_board)).url + "/#model=m")).page
+    await expect(page.locator(".decisions > li")).to_have_count(2)
+    await expect(page.locator(".latest h3")).to_have_text(re.compile("^m@local, "))
+
+
 async def test_a_worker_that_does_not_tell_is_named(fake_page, visit):
     fake_board = FakeBoard(Actor("m"))
     fake_board.past(10)

@@ -85,6 +85,8 @@ export class Detail {
     this.rows = el('tbody');
     /** @type {Map<string, HTMLElement>} the row of each executable */
     this.cells = new Map();
+    /** @type {Set<string>} the executables of now */
+    this.served = new Set();
     this.latest = el('div.latest');
     const head = EXECUTABLE.map(([name]) => el('th', { scope: 'col', class: NUMERIC.has(name) ? 'num' : null }, name));
     this.content = el(
@@ -118,6 +120,7 @@ export class Detail {
     arrange(this.below, [this.decisions.element, this.aside]);
     arrange(this.latest, []);
     this.cells.clear();
+    this.served.clear();
     this.#begin();
     this.refetch();
   }
@@ -182,6 +185,7 @@ export class Detail {
       this.cells.set(e.executable, line);
       return line;
     }));
+    this.served = new Set(executables.map((e) => e.executable));
     for (const e of executables) {
       const line = this.cells.get(e.executable);
       put(line, 'data-live', ['idle', 'busy', 'suspected'].includes(e.state));
@@ -208,7 +212,9 @@ export class Detail {
   #told(feed) {
     if (feed !== this.feed) return;
     this.decisions.update(feed);
-    arrange(this.latest, feed.latest.map((d) => el(
+    // What a replica that is gone was given last is no demand of now.
+    const latest = feed.latest.filter((d) => this.served.has(d.executable));
+    arrange(this.latest, latest.map((d) => el(
       'div.block', {}, el('h3', {}, `${d.executable}, ${clock(d.at)}`), terms(d.demand),
       el('p.shared', {}, `allocated ${cores(d.allocation, 3)} · applied ${cores(d.applied, 3)} · ${d.demand.why}`),
     )));
