@@ -154,6 +154,7 @@ async def test_on_a_phone_decisions_are_folded_until_they_are_asked_for(fake_pag
     url = f"{(await fake_page(fake_board)).url}#model=m"
     phone = (await visit(url, viewport={"width": 390, "height": 844})).page
     await expect(phone.locator("ol.decisions")).to_be_hidden()
+    await phone.set_viewport_size({"width": 844, "height": 390})  # it lies on its side
     await phone.get_by_text("All of them").click()
     await expect(phone.locator("ol.decisions li").first).to_be_visible()
     desk = (await visit(url)).page
