@@ -98,6 +98,19 @@ async def test_back_escape_and_links(fake_page, visit):
     await expect(linked.locator("#overview")).to_be_visible()
 
 
+async def test_an_address_may_have_the_password(fake_page, visit):
+    fake_board = FakeBoard(Actor("m"))
+    fake_board.past(100)
+    fake_board.decide("m", 0.6, ago=2)
+    url = (await fake_page(fake_board)).url
+    page = await (await visit(url)).page.context.new_page()
+    await page.goto(f"{url.replace('//', '//any:password@')}/#model=m")
+    await expect(page.locator(".decisions > li")).to_have_count(1)
+    await expect(page.locator(".decisions .words")).to_contain_text("requests arrived")
+    drawn = page.locator(".chart g > path.main").first
+    await expect(drawn).to_have_attribute("d", re.compile("(?:L[^L]*){90}"))
+
+
 async def test_a_model_that_is_not_served_is_said(fake_page, visit):
     fake_board = FakeBoard(Actor("m"))
     fake_board.past(10)

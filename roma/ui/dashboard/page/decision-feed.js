@@ -6,6 +6,7 @@
  */
 
 import { words } from './format.js';
+import { api } from './stream.js';
 
 const FIRST = 300;
 const PERIOD = 1000;
@@ -63,7 +64,7 @@ export class DecisionFeed {
     if (seconds >= FIRST) this.asked = now;
     const query = new URLSearchParams({ model: this.model, seconds: String(seconds) });
     try {
-      const answer = await fetch(`control/v1/decisions?${query}`, { signal: AbortSignal.timeout(5000) });
+      const answer = await fetch(api(`control/v1/decisions?${query}`), { signal: AbortSignal.timeout(5000) });
       const told = await answer.json();
       if (!answer.ok) throw new Error(told.error);
       if (this.stopped) return;

@@ -8,6 +8,7 @@ import { onGpu, responseTime } from './row.js';
 import { Series } from './series.js';
 import { Mark, shown } from './states.js';
 import { DecisionFeed } from './decision-feed.js';
+import { api } from './stream.js';
 import { terms } from './terms.js';
 
 const FACTS = ['Response time', 'Promise', 'Requests', 'Late, last minute', 'Queue', 'On GPU', 'Cores', 'Throttled'];
@@ -134,7 +135,7 @@ export class Detail {
     const { model, series } = this;
     if (!model) return;
     try {
-      const answer = await fetch(`control/v1/history?${new URLSearchParams({ model })}`, { signal: AbortSignal.timeout(5000) });
+      const answer = await fetch(api(`control/v1/history?${new URLSearchParams({ model })}`), { signal: AbortSignal.timeout(5000) });
       if (!answer.ok) return;
       series.join(await answer.json());
       this.onNews();

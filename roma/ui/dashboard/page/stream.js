@@ -22,6 +22,14 @@ const POLL = 1000;
 /** Milliseconds between two single views of a page that nobody looks at: for its title. */
 const AWAY = 5000;
 
+/**
+ * @param {string} path @returns {URL} where to fetch it: never with the user and the password that
+ * the page's own address may have, for which browsers refuse to fetch anything
+ */
+export function api(path) {
+  return new URL(path, location.origin + location.pathname);
+}
+
 export class Stream {
   /**
    * @param {{history: (h: any) => void, view: (v: any) => void, state: (s: Stream) => void}} on
@@ -116,7 +124,7 @@ export class Stream {
     this.asking = true;
     try {
       do {
-        const answer = await fetch('control/v1/dashboard', { signal: AbortSignal.timeout(2000) });
+        const answer = await fetch(api('control/v1/dashboard'), { signal: AbortSignal.timeout(2000) });
         if (!answer.ok) break;
         const view = await answer.json();
         if (this.flowing) break;
