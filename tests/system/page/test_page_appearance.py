@@ -101,7 +101,7 @@ async def test_the_theme_is_remembered(fake_page, visit):
 
 
 async def test_nothing_sticks_out_at_any_width(fake_page, visit):
-    long = "a-model-with-a-very-long-name-" * 4
+    long = "a_model_with_a_very_long_name_" * 4
     fake_board = FakeBoard(Actor(long, **LATE), Actor("m"))
     fake_board.past(30)
     fake_board.decide(long, 0.5)
