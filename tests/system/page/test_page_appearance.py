@@ -102,7 +102,9 @@ async def test_the_theme_is_remembered(fake_page, visit):
 
 async def test_nothing_sticks_out_at_any_width(fake_page, visit):
     long = "a_model_with_a_very_long_name_" * 4
-    fake_board = FakeBoard(Actor(long, **LATE), Actor("m"))
+    names = ["Grafana", "Traces", "Deployment", "Runbook of the team that is on call", "x" * 60]
+    links = dict.fromkeys(names, "https://links.example")
+    fake_board = FakeBoard(Actor(long, **LATE), Actor("m"), links=links)
     fake_board.past(30)
     fake_board.decide(long, 0.5)
     page = (await visit((await fake_page(fake_board)).url)).page
