@@ -11,6 +11,7 @@ from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.config.sources import fixed
 from roma.config.workers import ServerKind
+from roma.config.yaml_file import Section
 from roma.domain.errors import ConfigError
 from roma.domain.model import Device
 
@@ -67,8 +68,21 @@ def _sections(old: Config, new: Config) -> Iterator[str]:
             before = before.model_copy(update={name: getattr(after, name) for name in LIMITS})
         if key == "workers":
             before, after = tuple(fixed(old)), tuple(fixed(new))
-        if before != after:
-            yield f"{key} changed"
+        yield from _changed(key, before, after)
+
+
+def _changed(key: str, before: object, after: object) -> Iterator[str]:
+    """Yield a fault for each key within a section that differs."""
+    if before == after:
+        return
+    if isinstance(before, Section) and type(before) is type(after):
+        for name in type(before).model_fields:
+            yield from _changed(f"{key}.{name}", getattr(before, name), getattr(after, name))
+    elif isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
+        for i, parts in enumerate(zip(before, after, strict=True)):
+            yield from _changed(f"{key}.{i}", *parts)
+    else:
+        yield f"{key} changed"
 
 
 def _servers(started: Config, new: Config) -> Iterator[str]:
@@ -103,9 +117,9 @@ def _models(old: Config, new: Config) -> Iterator[str]:
         stay = here.keys() & there.keys()
         if stay and _is_scaled(old, new, name):  # the others come or go
             here, there = ({e: urls[e] for e in urls if e in stay} for urls in (here, there))
-        if before != after:
-            yield f"models.{name} changed"
-        elif here != there:
+        faults = list(_changed(f"models.{name}", before, after))
+        yield from faults
+        if not faults and here != there:
             yield f"models.{name} would move from {_shown(there)} to {_shown(here)}"
 
 

@@ -114,7 +114,7 @@ async def test_a_body_that_comes_while_its_model_goes_is_not_queued(town):
 
 
 async def test_what_takes_a_restart_is_named_and_changes_nothing(town):
-    with pytest.raises(ConfigError, match="scheduling changed: takes a restart"):
+    with pytest.raises(ConfigError, match=r"scheduling\.gpu changed: takes a restart"):
         await town.registry.follow(town.file("b", "scheduling: {gpu: fcfs}\n"))
     assert list(town.core.queues) == ["a", "b"]
     assert await predict(town, "a") == 200

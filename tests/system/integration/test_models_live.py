@@ -204,7 +204,7 @@ async def test_what_takes_a_restart_is_said_and_changes_nothing(file):
         file.write_text("models: {")
         await up.until(lambda: "nothing is changed" in up.tail())
         file.write_text(right.replace("cores: 2", "cores: 3"))
-        await up.until(lambda: "workers changed: takes a restart" in up.tail())
+        await up.until(lambda: "workers.0.cores changed: takes a restart" in up.tail())
         # Nor does it change a program that is started again meanwhile.
         (pid,) = up.children(" supervisor ")
         kill(pid)

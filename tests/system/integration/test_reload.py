@@ -42,7 +42,7 @@ async def test_the_admin_port_says_what_became_of_a_changed_file(town):
 
     for wrong, fault in (
         ("{max_body_bytes: 7, port:", "gateway.max_body_bytes = 7"),
-        ("{drain_timeout: 3, port:", "gateway changed: takes a restart"),
+        ("{drain_timeout: 3, port:", "gateway.drain_timeout changed: takes a restart"),
         ("{", "roma.yaml"),
     ):
         town.file.write_text(first.replace("{port:", wrong))
