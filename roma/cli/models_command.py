@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -41,6 +42,9 @@ TokenFile = Annotated[
 
 LOOK = 0.2
 """Seconds between two looks at the gateway."""
+
+_OTHER_NAME = (62, 64)
+"""OpenSSL's errors for a certificate of another host name, and of another address."""
 
 TOO_MANY = 429
 
@@ -234,7 +238,10 @@ def _status(
         if isinstance(why, ssl.SSLError):
             said = getattr(why, "verify_message", None) or why.reason or why
             needed = "gateway.tls.ca must name the authority of its certificate"
-            raise LaunchError(f"{url}: {said}: the file is written; to wait, {needed}") from error
+            if getattr(why, "verify_code", 0) in _OTHER_NAME:
+                needed = f"its certificate must name {urlsplit(url).hostname}, too"
+            words = str(said).rstrip(".")
+            raise LaunchError(f"{url}: {words}: the file is written; to wait, {needed}") from error
         return None, ""
     except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         raise LaunchError(

@@ -218,8 +218,29 @@ workers: [{{name: w, backend: kubernetes, cores: 4, {nodes}}}]
         assert await call(port, peers.to_supervisors(config)) == "None"
 
 
-async def test_who_waits_for_a_gateway_is_told_by_what_to_trust_it(authority, tmp_path):
-    tls = authority.issue("server", "127.0.0.1")
+@pytest.mark.parametrize(
+    ("name", "is_trusted", "fault"),
+    [
+        (
+            "127.0.0.1",
+            False,
+            "unable to get local issuer certificate: the file is written; to wait, gateway.tls.ca "
+            "must name the authority of its certificate",
+        ),
+        (
+            "roma.example",
+            True,
+            "IP address mismatch, certificate is not valid for '127.0.0.1': the file is written; "
+            "to wait, its certificate must name 127.0.0.1, too",
+        ),
+    ],
+)
+async def test_who_waits_for_a_gateway_is_told_by_what_to_trust_it(
+    authority, tmp_path, name, is_trusted, fault
+):
+    tls = authority.issue("server", name)
+    if is_trusted:
+        tls["ca"] = authority.file
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "1" / "saved_model.pb").touch()
     document = {
@@ -233,7 +254,4 @@ async def test_who_waits_for_a_gateway_is_told_by_what_to_trust_it(authority, tm
         added = ["models", "add", str(file), "b", "--path", str(tmp_path / "m")]
         done = await asyncio.to_thread(CliRunner().invoke, app, [*added, "--response-time", "1"])
     assert isinstance(done.exception, LaunchError)
-    assert str(done.exception) == (
-        f"https://127.0.0.1:{port}/v1/models/b: unable to get local issuer certificate: the file is "
-        "written; to wait, gateway.tls.ca must name the authority of its certificate"
-    )
+    assert str(done.exception) == f"https://127.0.0.1:{port}/v1/models/b: {fault}"
