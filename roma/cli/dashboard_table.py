@@ -66,8 +66,13 @@ def clock(at: float) -> str:
 
 
 def _headline(view: Mapping[str, Any]) -> Text:
-    bad = [m for m in view["models"] if m["state"] in ("down", "late")]
-    word = "all promises kept" if not bad else f"{len(bad)} of {len(view['models'])} models late"
+    states = [m["state"] for m in view["models"]]
+    bad = [(states.count(state), state) for state in ("down", "late") if state in states]
+    word = "all promises kept"
+    if bad:
+        (count, state), *more = bad
+        said = (f"{count} of {len(states)} models {state}", *(f"{n} {s}" for n, s in more))
+        word = ", ".join(said)
     if not view["at"]:
         word = "nothing was looked at yet"
     style = "bold red" if bad else "bold green"

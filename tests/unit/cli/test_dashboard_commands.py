@@ -122,6 +122,12 @@ def test_the_table_says_who_is_late_and_why():
     assert "worker w is short [bold]" in text  # text, not markup
 
 
+def test_a_model_that_nothing_serves_is_not_called_late():
+    gone = MODEL | {"model": "digits", "state": "down", "why": "digits@w is loading"}
+    assert "demo 1 of 1 models down  " in shown(VIEW | {"models": [gone]})
+    assert "demo 1 of 2 models down, 1 late  " in shown(VIEW | {"models": [gone, MODEL]})
+
+
 def test_what_is_unknown_is_a_dash_and_a_silent_supervisor_is_said():
     silent = WORKER | {"answers": False, "silent_for": 12.3, "error": "refused", "eta": None}
     quiet = MODEL | {
