@@ -122,7 +122,7 @@ def _obstacle(case: ModelFacts) -> str:
     for worker in case.hosts:
         if not worker.answers:
             silent = f"supervisor of {worker.worker} is silent for {worker.silent_for:.0f} s"
-            return f"{silent}, cores stay as they are"
+            return f"{silent}, cores do not follow the load"
         if worker.mode != "control":
             return f"cores cannot change on {worker.worker} ({worker.mode})"
         if worker.uncontrolled:

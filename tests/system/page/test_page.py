@@ -139,7 +139,7 @@ async def test_all_that_can_be_wrong_has_a_word_of_its_own(fake_page, visit):
         "unused": "no request yet",
         "gone": "nothing can serve it: gone@local is lost",
         "starting": "starting@local is loading",
-        "far-away": "supervisor of far is silent for 34 s, cores stay as they are",
+        "far-away": "supervisor of far is silent for 34 s, cores do not follow the load",
         "watched": "cores cannot change on watch (observe-only: no rights)",
         "rehearsed": "cores cannot change on dry (dry-run)",
     }

@@ -198,7 +198,7 @@ def test_one_of_two_is_gone():
         (
             {},
             {"answers": False, "silent_for": 7.2},
-            "supervisor of w is silent for 7 s, cores stay as they are",
+            "supervisor of w is silent for 7 s, cores do not follow the load",
         ),
     ],
 )

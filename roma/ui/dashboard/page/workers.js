@@ -31,7 +31,7 @@ class Worker {
     this.bar.update(worker, most);
     say(this.numbers, worker.answers
       ? `demanded ${cores(worker.demanded)} · applied ${cores(worker.applied)} · used ${cores(worker.used)} of ${cores(worker.capacity)} cores`
-      : `its cores stay as they are: ${worker.error}`);
+      : `its cores do not follow the load: ${worker.error}`);
   }
 }
 
