@@ -151,6 +151,21 @@ def test_dashboard_and_alerts_ask_for_metrics_that_exist():
     assert len(asked) > 12
 
 
+def test_curves_of_several_workers_are_told_apart():
+    gpu = GpuReading(0, "a GPU", 0.5, 1 << 30, 2 << 30)
+    metrics = collect([ticked()], [gpu])
+    of_workers = {m.name for m in metrics if any("worker" in s.labels for s in m.samples)}
+    targets = [t for panel in grafana.dashboard()["panels"] for t in panel.get("targets", ())]
+    unnamed = {
+        t["expr"]
+        for t in targets
+        if not re.search(r"\bsum\b", t["expr"])
+        and any(name in t["expr"] for name in of_workers)
+        and "{{worker}}" not in t["legendFormat"]
+    }
+    assert unnamed == set()
+
+
 async def test_one_that_stands_by_is_no_control_loop_that_has_stalled():
     leaders = ["http://other:8700"]
     controlled = [api.Controlled(ticked(), lambda: "standby")]
