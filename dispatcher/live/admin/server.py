@@ -88,6 +88,7 @@ class Admin:
     def set_workers(self, config: Config) -> None:
         """Take over the workers of `config`, which may have other executables now."""
         self._supervisors.set_workers(config)
+        self.heard.intersection_update(worker.name for worker in config.workers)
         self._watch.set_workers(config)
 
     @contextlib.asynccontextmanager

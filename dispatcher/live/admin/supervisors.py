@@ -43,6 +43,7 @@ class Supervisors:
         workers = [worker for worker in config.workers if not worker.is_pool]
         self._silence = {worker.name: silence(config.period(worker)) for worker in workers}
         self._hints &= self._silence.keys()
+        self._heard = {name: self._heard[name] for name in self._heard if name in self._silence}
 
     def need(self, worker: str) -> None:
         """Report that a queue has outgrown its cores on a worker."""

@@ -92,6 +92,15 @@ async def test_what_a_worker_needed_that_has_gone_is_forgotten():
     assert await supervisors.needed("slow", 0) is False
 
 
+async def test_the_supervisor_of_a_worker_that_has_gone_is_forgotten():
+    """Nodes have new names each time: what is kept of each fills the memory in the end."""
+    supervisors, fewer = Supervisors(CONFIG), {"workers": CONFIG.workers[:1]}
+    for pid in (1, 2):
+        supervisors.admit(message("slow", pid), 0.0)
+        supervisors.set_workers(CONFIG.model_copy(update=fewer))
+        supervisors.set_workers(CONFIG)
+
+
 async def test_nobody_waits_for_a_worker_that_is_unknown():
     with pytest.raises(UnknownWorker, match="worker = other: must be one of quick, slow"):
         await Supervisors(CONFIG).needed("other", 60)
