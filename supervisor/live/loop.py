@@ -80,7 +80,8 @@ class ControlLoop:
         """Decisions of the last period, complete once the next ones are made."""
         self._contested = math.inf
         """Time since which a dispatcher has accepted another supervisor of this worker."""
-        self._silent: set[str] = set()
+        self._silent: dict[str, set[str]] = {}
+        """Dispatchers that do not answer, with the reasons that were logged since they do not."""
         self._unconfirmed: set[str] = set()
         self._failing: set[str] = set()
         self._early: dict[str, float | ActuationError] = {}
@@ -186,11 +187,12 @@ class ControlLoop:
         try:
             reply = await peer.report(self.worker)
         except ExchangeError as error:
-            if peer.url not in self._silent:  # once per silence, not once per second
+            logged = self._silent.setdefault(peer.url, set())
+            if str(error) not in logged:  # once per reason, not once per second
                 log.warning("holding: %s", error)
-            self._silent.add(peer.url)
+            logged.add(str(error))
             return None
-        self._silent.discard(peer.url)
+        self._silent.pop(peer.url, None)
         return reply
 
     def _note_early(self, readings: Mapping[str, Reading | None]) -> None:

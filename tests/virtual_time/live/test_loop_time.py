@@ -151,6 +151,20 @@ async def test_the_loop_outlives_a_silent_dispatcher_and_a_failing_actuator(loop
     assert loop.core.status["m@w"].failures == 2
 
 
+async def test_each_reason_of_a_silence_is_logged_once(caplog):
+    class Starting(Dispatcher):
+        """One whose certificate is another's, once it listens."""
+
+        async def report(self):
+            await super().report()
+            refused = self.asked in (1, 3, 7)
+            raise ExchangeError("connection refused" if refused else "not for this name")
+
+    await run_for(build(Kernel(), Starting()), 8.5)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["holding: connection refused", "holding: not for this name"]
+
+
 async def test_a_dispatcher_that_refuses_what_was_applied_is_logged_once_until_it_does_not(caplog):
     """A dispatcher that was started again with another file knows no such worker."""
 
