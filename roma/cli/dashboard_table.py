@@ -74,7 +74,7 @@ def _headline(view: Mapping[str, Any]) -> Text:
         said = (f"{count} of {len(states)} models {state}", *(f"{n} {s}" for n, s in more))
         word = ", ".join(said)
     if not view["at"]:
-        word = "nothing was looked at yet"
+        return Text.assemble((f"{view['name']} ", "bold"), "nothing was looked at yet")
     style = "bold red" if bad else "bold green"
     return Text.assemble((f"{view['name']} ", "bold"), (word, style), f"  {clock(view['at'])}")
 

@@ -128,6 +128,12 @@ def test_a_model_that_nothing_serves_is_not_called_late():
     assert "demo 1 of 2 models down, 1 late  " in shown(VIEW | {"models": [gone, MODEL]})
 
 
+def test_before_the_first_look_there_is_no_time():
+    assert shown(VIEW | {"at": 0.0, "models": []}).splitlines()[0].strip() == (
+        "demo nothing was looked at yet"
+    )
+
+
 def test_what_is_unknown_is_a_dash_and_a_silent_supervisor_is_said():
     silent = WORKER | {"answers": False, "silent_for": 12.3, "error": "refused", "eta": None}
     quiet = MODEL | {
