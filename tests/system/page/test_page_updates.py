@@ -10,10 +10,12 @@ from tests.support.page_scenes import AWAY, row
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+OLD, NEW = "https://old.example/", "https://new.example/"
+
 
 async def test_a_dispatcher_that_is_gone_and_comes_back(fake_page, visit):
     actor = Actor("m", time=0.1)
-    fake_board = FakeBoard(actor)
+    fake_board = FakeBoard(actor, links={"Runbook": OLD})
     fake_board.past(300)
     theatre = await fake_page(fake_board)
     visitor = await visit(theatre.url, tolerated=AWAY)
@@ -31,7 +33,8 @@ async def test_a_dispatcher_that_is_gone_and_comes_back(fake_page, visit):
     await expect(page.locator("body")).to_have_attribute("data-lost", "")
     await expect(page.locator("#headline")).to_contain_text("Not known since")
     await expect(page.locator("#announcer")).to_have_text("The dispatcher does not answer.")
-    fresh = FakeBoard(actor)  # a new process: it remembers nothing
+    # A new process: it remembers nothing, and its roma.yaml has changed.
+    fresh = FakeBoard(actor, links={"Runbook": NEW})
     fresh.at = fake_board.at + 5
     await theatre.play(fresh)
     await expect(banner).to_be_hidden()  # a view came: of a board that nobody has looked at yet
@@ -40,6 +43,7 @@ async def test_a_dispatcher_that_is_gone_and_comes_back(fake_page, visit):
         await expect(page.locator("#headline")).to_have_text("All promises kept")
         actor.time = 0.2
         await expect(row(page, "m").locator("td.time")).to_contain_text("200 ms")
+    await expect(page.get_by_role("link", name="Runbook")).to_have_attribute("href", NEW)
     assert (await line.get_attribute("d")).count("L") >= points - 5  # the page remembers
 
 

@@ -38,8 +38,8 @@ export class Totals {
 
 /** @param {HTMLElement} place @param {Record<string, string>} links by name */
 export function link(place, links) {
-  const names = Object.keys(links).join(' ');
-  if (place.dataset.names === names) return;
-  put(place, 'data-names', names);
+  const shown = JSON.stringify(links);
+  if (place.dataset.links === shown) return;
+  put(place, 'data-links', shown);
   place.replaceChildren(...Object.entries(links).map(([name, href]) => el('a', { href, rel: 'noopener' }, name)));
 }
