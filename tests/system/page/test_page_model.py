@@ -43,6 +43,9 @@ async def test_decisions_are_told_in_words(fake_page, visit):
     fake_board.decide("m", 0.513, before=0.51)
     await expect(page.locator(".latest .terms")).to_contain_text("demand0.513")
     await expect(items).to_have_count(4)
+    await page.keyboard.press("?")  # a box has the focus in which nothing is typed
+    await expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    await page.keyboard.press("Escape")
     await page.get_by_label("only changes and refusals").uncheck()
     await expect(items).to_have_count(5)
 

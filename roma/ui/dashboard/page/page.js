@@ -180,7 +180,7 @@ class Page {
       return;
     }
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-    const typing = event.target instanceof HTMLInputElement;
+    const typing = event.target instanceof HTMLInputElement && event.target.type !== 'checkbox';
     if (event.key === 'Escape') {
       if (this.detail.model) this.leave();
       else if (!this.board.clear() && typing) event.target.blur();
