@@ -186,7 +186,7 @@ def _parse(adapter: TypeAdapter[T], body: bytes) -> T:
         return adapter.validate_json(body)
     except ValidationError as error:
         faults = (
-            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+            f"{'.'.join(str(part) for part in fault['loc']) or 'body'}: {fault['msg']}"
             for fault in error.errors(include_url=False, include_input=False)
         )
         raise ExchangeError("; ".join(faults)) from error

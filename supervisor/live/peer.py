@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
@@ -14,9 +14,19 @@ from roma.security.tokens import Token, sent
 from roma.telemetry.reachability import reason
 from supervisor.live.identity import is_gone
 
+T = TypeVar("T")
+
 
 class WorkerHeld(ExchangeError):
     """The dispatcher has accepted another supervisor of this worker."""
+
+
+def _parsed(url: str, parse: Callable[[bytes], T], body: bytes) -> T:
+    """Return what an answer says; raise ExchangeError with the address of what is no dispatcher."""
+    try:
+        return parse(body)
+    except ExchangeError as error:
+        raise ExchangeError(f"{url}: its answer is no dispatcher's: {error}") from error
 
 
 class Peer:
@@ -50,8 +60,9 @@ class Peer:
         status, body = await self._call("GET", url, self._timeout, params=params)
         if status != 200:
             raise ExchangeError(f"{url}: status {status}")
+        reply = _parsed(url, exchange.parse_reply, body)
         self._has_answered = True
-        return exchange.parse_reply(body)
+        return reply
 
     async def needs(self, worker: str) -> bool | None:
         """Wait until a model needs cores of a worker; False if none did for 20 s.
@@ -75,7 +86,7 @@ class Peer:
         url, body = f"{self.url}/control/v1/applied", exchange.REQUEST.dump_json(message)
         status, said = await self._call("POST", url, self._timeout, data=body)
         if status == 409:
-            return exchange.parse_refusal(said)
+            return _parsed(url, exchange.parse_refusal, said)
         if status != 204:
             raise ExchangeError(f"{url}: status {status}: {said[:200].decode('utf-8', 'replace')}")
         return None

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from roma.domain.errors import ExchangeError
+from roma.domain.exchange import ExchangeRequest
 from roma.telemetry.reachability import reason
 from supervisor.live.peer import Peer
 
@@ -29,6 +30,30 @@ from supervisor.live.peer import Peer
 def test_a_reason_has_no_addresses_and_no_names_of_classes(error, words):
     assert words in reason(error)
     assert not any(odd in reason(error) for odd in ("Connect call", "attempting", "Errno"))
+
+
+async def test_another_program_where_a_dispatcher_should_be_is_named(unused_tcp_port):
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+
+    async def answer(request):
+        return web.Response(text="<html>", status=200 if request.method == "GET" else 409)
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    async with aiohttp.ClientSession() as session:
+        peer = Peer(session, url, 5)
+        for call, path in (
+            (peer.report(), "report"),
+            (peer.confirm(ExchangeRequest("w", ())), "applied"),
+        ):
+            with pytest.raises(ExchangeError) as found:
+                await call
+            said = f"{url}/control/v1/{path}: its answer is no dispatcher's: body: Invalid JSON: "
+            assert str(found.value).startswith(said)
+    await runner.cleanup()
 
 
 async def test_a_dispatcher_that_starts_is_not_reachable_yet(unused_tcp_port):
