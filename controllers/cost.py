@@ -47,6 +47,8 @@ class Cost:
         Usage in a period in which nothing ran is charged to no request. The next reading also
         covers the periods without one.
         """
+        if not dt > 0:
+            return self
         completed = self.unread_completed + m.completed_here
         if m.usage is None:
             return Cost(self.estimate, self.begun, self.unread + dt, completed)

@@ -227,6 +227,14 @@ def test_other_laws_decide_by_the_requests_while_a_cgroup_cannot_be_read():
     assert world.status.known_cost == pytest.approx(cost)
 
 
+def test_two_ticks_at_one_moment_teach_no_cost():
+    world = World(build("late_share"))
+    for dt in (1.0, 1.0, 1.0, 0.0):
+        before = world.status.cost
+        world.tick(dt=dt)
+    assert world.status.cost == before
+
+
 def test_without_cost_and_reading_cores_may_rise_and_do_not_fall():
     """As where a supervisor begins anew: a pod's second reading is still to come."""
     world = World(build("late_share"))

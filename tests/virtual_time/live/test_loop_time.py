@@ -155,8 +155,8 @@ async def test_each_reason_of_a_silence_is_logged_once(caplog):
     class Starting(Dispatcher):
         """One whose certificate is another's, once it listens."""
 
-        async def report(self):
-            await super().report()
+        async def report(self, worker):
+            await super().report(worker)
             refused = self.asked in (1, 3, 7)
             raise ExchangeError("connection refused" if refused else "not for this name")
 

@@ -46,7 +46,7 @@ async def test_another_program_where_a_dispatcher_should_be_is_named(unused_tcp_
     async with aiohttp.ClientSession() as session:
         peer = Peer(session, url, 5)
         for call, path in (
-            (peer.report(), "report"),
+            (peer.report("local"), "report"),
             (peer.confirm(ExchangeRequest("w", ())), "applied"),
         ):
             with pytest.raises(ExchangeError) as found:
