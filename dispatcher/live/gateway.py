@@ -17,6 +17,7 @@ skips both. Further options for planned devices are in `dispatcher/live/planned/
 
 import asyncio
 import logging
+import re
 from collections.abc import Coroutine
 from functools import cache
 from importlib import resources
@@ -60,6 +61,7 @@ METRICS: Final = "/monitoring/prometheus/metrics"
 
 _INTERACTIVE: Final = Priority.INTERACTIVE
 _TEXT: Final = "text/plain; charset=utf-8"
+_ANY: Final = re.compile(r"(^|&)any(=|&|$)")
 
 
 class _Refused(Exception):
@@ -314,7 +316,7 @@ class Gateway(Handler):
         return response
 
     def _ready(self, query: str) -> Response:
-        why = self._service.not_ready_reason(for_any=query == "any")
+        why = self._service.not_ready_reason(for_any=_ANY.search(query) is not None)
         if why is not None:
             return error(503, why)
         return Response(200, _TEXT, None, self._service.ready().encode())

@@ -20,6 +20,9 @@ from dispatcher.live.unavailable import Reasons
 if TYPE_CHECKING:
     from dispatcher.live.planned.translation import PlannedDevices
 
+STARTING = 30.0
+"""Seconds after the start in which a gateway waits for every model before it is ready for any."""
+
 DRAIN_RETRY = 5.0
 """Seconds after which a client may try again while the gateway restarts."""
 
@@ -68,6 +71,9 @@ class Service:
         self.lookups = Lookups(driver, endpoints, timeout=backend_timeout)
         self.uncontrolled: Callable[[], Sequence[str]] = tuple
         """Returns the workers whose cores nothing controls, though something should."""
+        self._began = driver.clock()
+        self._was_ready = False
+        """True once every model was served."""
         self.closing: set[str] = set()
         """Models that are being removed: new clients get the answer for an unknown model."""
         self.warming_up: set[str] = set()
@@ -99,7 +105,8 @@ class Service:
     def not_ready_reason(self, *, for_any: bool = False) -> str | None:
         """Return why new requests should go elsewhere, or None.
 
-        `for_any`: as long as any model is served, the lack of others is no reason.
+        `for_any`: as long as any model is served, the lack of others is no reason. While a gateway
+        starts, it is: those that it replaces may still serve all.
         """
         core = self.driver.core
         missing = [model for model in core.queues if not core.executors.serve(model)]
@@ -110,7 +117,12 @@ class Service:
         missing = [model for model in missing if model not in self.warming_up]
         if self.program.is_ending:
             return "draining"
-        if missing and not (for_any and any(map(core.executors.serve, core.queues))):
+        self._was_ready = self._was_ready or not missing
+        if for_any and (self._was_ready or self.driver.clock() - self._began >= STARTING):
+            serves_any = any(map(core.executors.serve, core.queues))
+        else:
+            serves_any = False
+        if missing and not serves_any:
             return f"no executable is ready for: {', '.join(missing)}"
         return None
 

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from dispatcher.live.service import STARTING
 from roma.config import schema
 from roma.domain.errors import ConfigError
 from roma.tools.demo.ports import free_ports
@@ -65,12 +66,22 @@ async def test_a_model_that_comes_is_served_when_it_is_loaded(town):
 
 
 async def test_a_gateway_beside_others_is_ready_while_it_serves_any_model(town):
+    assert (await town.get("/readyz?any=1"))[0] == 200
     for model, status in (("a", 200), ("b", 503)):
         assert (await town.get("/readyz?any"))[0] == 200
         await town.servers[model].stop()
         await town.until(lambda model=model: not town.core.executors[f"{model}@w"].live)
         assert (await town.get("/readyz"))[0] == 503
         assert (await town.get("/readyz?any"))[0] == status
+
+
+async def test_one_that_starts_beside_others_is_ready_for_any_once_it_had_time_for_all(town):
+    town.service._was_ready = False  # as if it had just started
+    await town.servers["b"].stop()
+    await town.until(lambda: not town.core.executors["b@w"].live)
+    assert (await town.get("/readyz?any"))[0] == 503
+    town.service._began -= STARTING
+    assert (await town.get("/readyz?any"))[0] == 200
 
 
 async def test_a_model_that_goes_answers_those_who_wait_and_nobody_else(town):
