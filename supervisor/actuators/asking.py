@@ -6,9 +6,10 @@ from typing import Any
 
 
 class Asking:
-    """Asks once a period, however many ticks it has, unless the last answer is still awaited.
+    """Asks once after each tick, unless it came early or the last answer is still awaited.
 
-    `period` is the control period in seconds, `at` the share of it between a tick and the question;
+    `period` is the control period in seconds, `at` the share of it between a tick and the question,
+    and between two questions at least;
     `at_once`: the first tick asks immediately, too.
     """
 
@@ -24,8 +25,8 @@ class Asking:
         self._period = period
         self._at = at
         self._at_once = at_once
-        self._next = 0.0
-        """A period after the last question."""
+        self._soonest = 0.0
+        """Time of the next question at the earliest."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -37,8 +38,8 @@ class Asking:
             self._at_once = False
             self._begin()
         if self._timer is None:  # an early tick leaves the question for when it was due
-            due = max(now + self._at * self._period, self._next)
-            self._next = due + self._period
+            due = max(now + self._at * self._period, self._soonest)
+            self._soonest = due + self._at * self._period
             self._timer = asyncio.get_running_loop().call_at(due, self._begin)
 
     async def close(self) -> None:

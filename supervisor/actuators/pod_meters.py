@@ -20,6 +20,9 @@ from supervisor.executables import Reading
 ASK_AT: Final = 0.5
 """Share of a control period after which the model servers are asked."""
 
+PATIENCE: Final = 0.9
+"""Share of a control period for which an answer is awaited."""
+
 HIGHEST: Final = 1e15
 """More than any number of a reading."""
 
@@ -77,7 +80,7 @@ class ServerMeters:
         known = self._connections.get(name)
         if known is not None:
             now = asyncio.get_running_loop().time()
-            if known.is_waiting and now - known.asked_at >= ASK_AT * self._period:
+            if known.is_waiting and now - known.asked_at >= PATIENCE * self._period:
                 known.close()
                 self._complain(name, "no answer in time")
             if not known.is_closed and known.address == address:

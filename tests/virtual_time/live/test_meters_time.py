@@ -89,5 +89,20 @@ async def test_a_tick_that_comes_early_leaves_the_question_for_when_it_was_due()
     for _ in range(6):
         asking.on_tick(clock())
         await asyncio.sleep(0.3)
-    assert asked == [0.0, 0.5, 1.5]
+    assert asked == pytest.approx([0.0, 0.5, 1.1, 1.7])
+    await asking.close()
+
+
+@pytest.mark.parametrize("at", [0.5, 0.75])
+async def test_after_an_early_tick_questions_keep_their_distance_from_the_next(at):
+    clock, asked, ticks = asyncio.get_running_loop().time, [], [0.0, 1.0, 1.8, 2.8, 3.8]
+
+    async def ask():
+        asked.append(clock())
+
+    asking = Asking(ask, period=1.0, at=at)
+    for tick in ticks:
+        await asyncio.sleep(tick - clock())
+        asking.on_tick(clock())
+    assert asked[-2:] == pytest.approx([1.8 + at, 2.8 + at])
     await asking.close()
