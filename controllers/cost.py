@@ -53,12 +53,12 @@ class Cost:
         if m.usage is None:
             return Cost(self.estimate, self.begun, self.unread + dt, completed)
         if not 0 <= m.usage < math.inf:
-            return self
+            return Cost(self.estimate, self.begun)
         used = self.begun + m.usage * ((self.unread + dt) / dt)
         if not completed > 0:
             return Cost(self.estimate, used if m.in_flight_here else 0.0)
         if used == 0:
-            return self
+            return Cost(self.estimate)
         sample = used / completed
         if m.profile is not None:
             sample = clip(sample, m.profile / TRUST, m.profile * TRUST)
