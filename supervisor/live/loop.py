@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 JITTERS_KEPT = 900
 
+MOST_REASONS = 8
+"""Reasons that are logged of one silence: another program may say something new each time."""
+
 RETRY = 1.0
 """Seconds after which a dispatcher that could not be heard is called again."""
 
@@ -188,9 +191,9 @@ class ControlLoop:
             reply = await peer.report(self.worker)
         except ExchangeError as error:
             logged = self._silent.setdefault(peer.url, set())
-            if str(error) not in logged:  # once per reason, not once per second
+            if str(error) not in logged and len(logged) < MOST_REASONS:  # not once per second
                 log.warning("holding: %s", error)
-            logged.add(str(error))
+                logged.add(str(error))
             return None
         self._silent.pop(peer.url, None)
         return reply

@@ -26,7 +26,7 @@ def _parsed(url: str, parse: Callable[[bytes], T], body: bytes) -> T:
     try:
         return parse(body)
     except ExchangeError as error:
-        raise ExchangeError(f"{url}: its answer is no dispatcher's: {error}") from error
+        raise ExchangeError(f"{url}: no answer of a dispatcher of this version: {error}") from error
 
 
 class Peer:

@@ -51,7 +51,7 @@ async def test_another_program_where_a_dispatcher_should_be_is_named(unused_tcp_
         ):
             with pytest.raises(ExchangeError) as found:
                 await call
-            said = f"{url}/control/v1/{path}: its answer is no dispatcher's: body: Invalid JSON: "
+            said = f"{url}/control/v1/{path}: no answer of a dispatcher of this version: body: Invalid JSON: "
             assert str(found.value).startswith(said)
     await runner.cleanup()
 
