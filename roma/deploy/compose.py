@@ -120,6 +120,11 @@ def render(config: Config, source: Path, out: Path) -> dict[str, str]:
     header = HEADER.format(source=source.name, profile="--profile gpu " if worker.gpus else "")
     g = config.gateway
     ports = {"ROMA_PORT": g.port, "ROMA_PAGE_PORT": g.admin_port, "ROMA_GRPC_PORT": g.grpc_port}
+    for name in ("ROMA_PROMETHEUS_PORT", "ROMA_GRAFANA_PORT"):
+        port = int(_VARIABLES[name])
+        while port in ports.values():
+            port += 1
+        ports[name] = port
     targets = {
         "dispatcher": f"dispatcher:{config.gateway.admin_port}",
         "supervisor": f"supervisor:{config.control.port}",
@@ -143,7 +148,7 @@ def _project(config: Config) -> dict[str, str]:
     """
     if config.name == schema.Config.model_fields["name"].default:
         return {}
-    return {"COMPOSE_PROJECT_NAME": re.sub(r"[^a-z0-9_-]", "", config.name.lower())}
+    return {"COMPOSE_PROJECT_NAME": re.sub(r"[^a-z0-9_-]", "_", config.name.lower())}
 
 
 def _renderable(config: Config) -> WorkerConfig:

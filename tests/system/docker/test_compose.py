@@ -206,7 +206,7 @@ def test_a_named_volume_stands_for_a_directory(tmp_path, composed):
     composed(tmp_path / "compose.yaml", "config", "--quiet")
 
 
-@pytest.mark.parametrize(("name", "project"), [("roma", []), ("My.shop-1", ["myshop-1"])])
+@pytest.mark.parametrize(("name", "project"), [("roma", []), ("My.shop-1", ["my_shop-1"])])
 def test_deployments_of_other_names_are_other_projects(tmp_path, name, project):
     """Compose would name all those in directories `compose` alike, and replace one by the other."""
     file = tmp_path / "roma.yaml"
@@ -226,6 +226,13 @@ def test_the_ports_of_the_file_are_published(tmp_path):
         port.partition(":-127.0.0.1}:")[2] for port in dispatcher_of(file, tmp_path)["ports"]
     ]
     assert published == [f"${{{name}:-{port}}}:{port}" for name, port in expected.items()]
+
+
+def test_the_page_may_have_the_port_that_prometheus_has_by_default(tmp_path):
+    file = tmp_path / "roma.yaml"
+    file.write_text(FILE.replace("IMAGE", "x") + "gateway: {port: 9091, admin_port: 9090}\n")
+    settings = render(roma_config.load(file), file, tmp_path)[".env"].splitlines()
+    assert {"ROMA_PAGE_PORT=9090", "ROMA_PROMETHEUS_PORT=9092"} <= set(settings)
 
 
 def test_rendering_again_keeps_what_people_set(tmp_path):
