@@ -166,6 +166,13 @@ def test_curves_of_several_workers_are_told_apart():
     assert unnamed == set()
 
 
+def test_curves_of_several_namespaces_are_told_apart():
+    targets = [t for panel in grafana.dashboard()["panels"] for t in panel.get("targets", ())]
+    burning = [t["legendFormat"] for t in targets if "(namespace, model)" in t["expr"]]
+    assert len(burning) >= 4
+    assert all(legend.startswith("{{namespace}} {{model}}") for legend in burning)
+
+
 async def test_one_that_stands_by_is_no_control_loop_that_has_stalled():
     leaders = ["http://other:8700"]
     controlled = [api.Controlled(ticked(), lambda: "standby")]
