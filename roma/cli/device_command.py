@@ -89,7 +89,8 @@ def command(
     uvloop.run(check_address(settings.server))
     if emulate is not None:
         if model or models is not None:
-            raise ConfigError("emulate, model: an emulated device has the table's models alone")
+            given = f"model = {model[0]}" if model else f"models = {models}"
+            raise ConfigError(f"{given}: must be absent where the device is emulated")
         if batches is not None:
             raise ConfigError("emulate, batches: an emulated device has the table's batches alone")
         made = registry.emulated(emulate, full=emulate_tensors)

@@ -47,7 +47,7 @@ def command(
     with tempfile.TemporaryDirectory() as folder:
         if kind is RuntimeKind.EMULATED or emulate is not None:
             if model is not None:
-                raise ConfigError("emulate, model: an emulated device has the table's models alone")
+                raise ConfigError(f"model = {model}: must be absent where the device is emulated")
             if device_ != "cpu":
                 raise ConfigError(f"device = {device_}: must be absent where it is emulated")
             device_ = "emulated"

@@ -279,7 +279,8 @@ def _check_images(key: str, worker: WorkerConfig) -> None:
     for name, is_used in (("image", True), ("gpu_image", worker.gpus > 0)):
         image = getattr(docker, name)
         if is_used and image == DockerConfig.model_fields[name].default:
-            bound = f"one such as roma/model-server:dev where server is {docker.server}"
+            ours = "roma/model-server:dev" if name == "image" else "one of yours with CUDA"
+            bound = f"an image with roma, as {ours}, where server is {docker.server}"
             raise Fault(f"{key}.docker.{name}", image, bound)
 
 

@@ -56,7 +56,7 @@ def measured(*options):
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        (("--model", "m=models/m"), "emulate, model: an emulated device has the table's models"),
+        (("--model", "m=models/m"), "model = m=models/m: must be absent where"),
         (("--device", "cuda:3"), "device = cuda:3: must be absent where it is emulated"),
     ],
 )

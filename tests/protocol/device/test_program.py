@@ -79,7 +79,10 @@ async def test_a_worker_that_still_measures_can_be_stopped(hand):
     [
         ("--emulate resnet50:1 --host 0.0.0.0", "host = 0.0.0.0: must be an address of this"),
         ("--emulate resnet51:1", "model = resnet51: must be one of densenet169"),
-        ("--emulate resnet50:1 --model m=x", "emulate, model: an emulated device"),
+        (
+            "--emulate resnet50:1 --model m=x",
+            "model = m=x: must be absent where the device is emulated",
+        ),
         ("--emulate resnet50:1 --memory 2G", "memory = 2G: must be a number with B, KiB"),
         ("--emulate resnet50:1 --memory 1MiB", "memory = 1MiB: must be ≥ 16MiB"),
         ("--emulate resnet50:1 --memory 1GiB --pages 3", "pages, memory: only one"),

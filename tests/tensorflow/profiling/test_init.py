@@ -74,6 +74,7 @@ def test_a_file_elsewhere_leads_to_the_model(demo_models, tmp_path):
 def test_a_deployment_that_runs_here_is_left_alone(demo_models, tmp_path):
     """Its first model server has the first of the default ports."""
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):  # somebody has it already
             taken.bind(("127.0.0.1", 8600))
             taken.listen()

@@ -3,6 +3,7 @@
 import pytest
 import yaml
 
+from dispatcher.assembly import build_core
 from roma.config import schema
 from roma.config.placement import executables
 from roma.domain.errors import ConfigError
@@ -49,7 +50,9 @@ def test_the_key_of_a_worker_wins():
 
 @pytest.mark.parametrize(("law", "early"), [("late_share", True), ("pi", False)])
 def test_periods_end_early_under_a_law_that_takes_periods_of_any_length(law, early):
-    assert parsed({}, law=law).decides_early is early
+    found = parsed({}, law=law)
+    assert found.decides_early is early
+    assert build_core(found)._grace == (found.reaction if early else 0.0)
 
 
 def test_the_window_is_the_longest_period_and_long_enough_to_say_something():

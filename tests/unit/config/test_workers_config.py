@@ -446,7 +446,8 @@ def test_the_image_has_the_server_that_it_is_to_run(images, key):
     worker = f"{{name: w, cores: 2, backend: docker, gpus: 1, docker: {{server: roma{images}}}}}"
     text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
     default = DockerConfig.model_fields[key].default
-    bound = "must be one such as roma/model-server:dev where server is roma"
+    ours = "roma/model-server:dev" if key == "image" else "one of yours with CUDA"
+    bound = f"must be an image with roma, as {ours}, where server is roma"
     assert faults(text) == [f"roma.yaml: workers.0.docker.{key} = {default}: {bound}"]
     schema.parse(text.replace("server: roma", "server: tensorflow_serving"))
     if key == "gpu_image":
