@@ -222,9 +222,10 @@ class Simulation(SimulatedDriver):
             return
         for executor in self.dispatcher.executors.of(model):
             worker = self.workers[executor.spec.worker]
-            soonest = soonest_tick(config.period(worker.config))
-            # A tick waits for its quotas.
-            soonest = max(soonest, self._scenario.actuation_delay)
+            period = config.period(worker.config)
+            # A tick waits for its quotas, a third of a period at most.
+            wait = min(self._scenario.actuation_delay, period / 3)
+            soonest = max(soonest_tick(period), wait)
             self._tick_at(worker, max(now, worker.ticked + soonest))
 
     def _tick_at(self, worker: _Worker, time: float) -> None:
