@@ -100,6 +100,13 @@ async def test_a_tick_comes_early_where_cores_are_needed(looptime):
     assert max(loop.jitters) == pytest.approx(0)
 
 
+@pytest.mark.parametrize(("seconds", "early"), [(0.05, 2.2), (0.3, 2.6)])
+async def test_a_tick_that_takes_long_rests_as_long_before_the_next_early_one(seconds, early):
+    kernel = Kernel(slow={3: seconds})
+    await run_for(build(kernel, Dispatcher(needs_at=[2.2])), 2.8)
+    assert kernel.ticks == pytest.approx([0, 1, 2, early])
+
+
 async def test_what_was_applied_before_an_executable_was_controlled_counts():
     """An actuator tells once, of a pod that it has found before the core."""
 
@@ -153,7 +160,7 @@ async def test_the_loop_outlives_a_silent_dispatcher_and_a_failing_actuator(loop
 
 async def test_each_reason_of_a_silence_is_logged_once(caplog):
     class Starting(Dispatcher):
-        """One whose certificate is another's, once it listens."""
+        """A dispatcher whose certificate is another's, once it listens."""
 
         async def report(self, worker):
             await super().report(worker)
