@@ -243,9 +243,11 @@ class Dispatcher:
         detail = f"executable {executor.spec.name} cannot be reached"
         self._requests.repeat(execution, detail, now)
         self.policies.on_queue(self.queues[execution.model], now)
-        if gone:  # an executable that refuses a connection is down for everyone
+        # Executions on its other connections may be fine, even if it refuses new ones: a server
+        # that shuts down does so, and ends what it has.
+        if gone and not executor.running:
             self._lose(executor, now)
-        else:  # executions on its other connections may be fine
+        else:
             self._on_suspected(executor, now)
 
     def _add_executor(self, spec: ExecutorSpec, now: float) -> None:

@@ -265,11 +265,12 @@ class Driver:
             log.warning("executable %s is lost: %s", executor, why)
             self.handle(ExecutorLost(executor))
 
-    def on_silent(self, executor: str, why: str) -> None:
-        """Report that an executable answers no status in time: it is gone, unless it computes.
+    def on_unavailable(self, executor: str, why: str) -> None:
+        """Report that an executable takes nothing new: it is gone, unless it computes.
 
-        One with a single worker answers nothing else meanwhile: what it runs goes on, for
-        `gateway.backend_timeout` at most, and it gets nothing more.
+        One with a single worker answers no status meanwhile, and one that shuts down refuses
+        connections: what it runs goes on, for `gateway.backend_timeout` at most, and it gets
+        nothing more.
         """
         known = self.core.executors[executor]
         if not known.running:

@@ -18,7 +18,7 @@ from dispatcher.live.backends.http_client import CONNECT_TIMEOUT, Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.http.messages import Response
 from dispatcher.live.unavailable import Reasons
-from roma.domain.errors import BackendError, BackendLost, BackendTimeout
+from roma.domain.errors import BackendError, BackendLost, BackendSilent
 
 POLL = 0.25
 """Seconds between two checks of an executable that is not ready."""
@@ -88,10 +88,10 @@ async def _watch(
         doubt.clear()  # before the check: trouble during it asks for another one
         while (why := await _unavailable(models, endpoint)) is not None:
             note(why)
-            if isinstance(why, _Silence):
-                driver.on_silent(executor, why)
-            else:
+            if isinstance(why, _NoHost):
                 driver.on_lost(executor, why)
+            else:
+                driver.on_unavailable(executor, why)
             await asyncio.sleep(POLL)
         note(None)
         if doubt.is_set():
@@ -102,13 +102,11 @@ async def _watch(
 
 async def _unavailable(models: Sequence[str], endpoint: BackendAddress) -> str | None:
     """Return why the executable cannot serve all its models, or None if it can."""
-    for model in models:
+    for i, model in enumerate(models):
         try:
-            response = await _look(endpoint.pool, f"/v1/models/{model}")
-        except BackendTimeout as error:
-            return _Silence(error)
+            response = await _look(endpoint.pool, f"/v1/models/{model}", is_fresh=i == 0)
         except BackendError as error:
-            return str(error)
+            return _reason(error)
         states = _states(response.body)
         if response.status != 200 or "AVAILABLE" not in states:
             fault = _fault(response.body)
@@ -120,20 +118,24 @@ async def _unavailable(models: Sequence[str], endpoint: BackendAddress) -> str |
         try:
             await endpoint.channel.check(CONNECT_TIMEOUT)
         except BackendError as error:
-            return str(error)
+            return _reason(error)
     return None
 
 
-async def _look(pool: Pool, path: str) -> Response:
+def _reason(error: BackendError) -> str:
+    return _NoHost(error) if isinstance(error, BackendSilent) else str(error)
+
+
+async def _look(pool: Pool, path: str, *, is_fresh: bool) -> Response:
     try:
-        return await pool.fetch(path, timeout=HANG, most=MOST_STATUS)
+        return await pool.fetch(path, timeout=HANG, most=MOST_STATUS, is_fresh=is_fresh)
     except BackendLost:
         # It was sent over an idle connection that was closed meanwhile: that proves nothing yet.
         return await pool.fetch(path, timeout=HANG, most=MOST_STATUS)
 
 
-class _Silence(str):
-    """No answer in time; it may come later."""
+class _NoHost(str):
+    """Nobody accepts or refuses a connection: what runs there closes none, either."""
 
     __slots__ = ()
 

@@ -169,8 +169,13 @@ class Pool(ConnectionOwner):
         self._prefixes[template] = prefix
         return prefix
 
-    async def fetch(self, path: str, *, timeout: float, most: int | None = None) -> Response:
-        """Get a path; raise a `BackendError`, also for more than `most` bytes."""
+    async def fetch(
+        self, path: str, *, timeout: float, most: int | None = None, is_fresh: bool = False
+    ) -> Response:
+        """Get a path; raise a `BackendError`, also for more than `most` bytes.
+
+        If `is_fresh`, over a new connection: idle ones may go on where no new one is accepted.
+        """
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def done(result: Response | BackendError) -> None:
@@ -182,7 +187,8 @@ class Pool(ConnectionOwner):
                 future.set_exception(result)
 
         head = f"GET {path} HTTP/1.1\r\n{self._host_header}\r\n".encode("latin-1")
-        attempt = self._request(head, b"", done, timeout, self.most if most is None else most)
+        send = self.connect if is_fresh else self._request
+        attempt = send(head, b"", done, timeout, self.most if most is None else most)
         try:
             return await future
         except asyncio.CancelledError:

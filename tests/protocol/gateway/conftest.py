@@ -53,10 +53,19 @@ class FakeModelServer:
         app.router.add_post("/{protocol:v1|v2}/models/{rest:.*}", self._predict)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
+        await self.accept()
+
+    async def accept(self):
         if self.path is not None:
-            await web.UnixSite(self._runner, self.path).start()
+            site = web.UnixSite(self._runner, self.path)
         else:
-            await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+            site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        await site.start()
+
+    async def refuse(self):
+        """Refuse new connections; those that there are go on."""
+        for site in list(self._runner.sites):
+            await site.stop()
 
     @property
     def url(self):

@@ -30,7 +30,7 @@ class Watched:
     def on_lost(self, executor, why):
         self._seen.put_nowait(f"lost: {why}")
 
-    on_silent = on_lost
+    on_unavailable = on_lost
 
     async def next(self):
         return await asyncio.wait_for(self._seen.get(), 10)
@@ -68,7 +68,7 @@ async def test_whatever_the_watch_of_an_executable_meets_it_goes_on(monkeypatch)
         host, port, socket, keeps = "127.0.0.1", 1, None, True
         looks = 0
 
-        async def fetch(self, *_, timeout, most):
+        async def fetch(self, *_, timeout, most, **__):
             self.looks += 1
             if self.looks == 1:
                 raise RecursionError("maximum recursion depth exceeded")
@@ -107,6 +107,30 @@ async def test_a_server_that_answers_no_status_while_it_computes_is_not_lost(har
     assert executor.losses == 1
 
 
+async def test_a_server_that_refuses_connections_ends_what_it_runs(harness, monkeypatch):
+    """As one that shuts down, or whose published port is away while its engine restarts."""
+    monkeypatch.setattr(health_checks, "CHECK", 0.05)
+    await harness.open(cores=2)
+    (backend,), (executor,) = harness.backends, harness.core.executors
+    backend.gate = asyncio.Event()
+    calls = [asyncio.create_task(harness.predict())]
+    await harness.until(lambda: backend.running == 1)
+    await backend.refuse()
+    for idle in list(harness.service.endpoints["m.0@local"].pool._idle):
+        idle.abort()
+    calls.append(asyncio.create_task(harness.predict()))
+    await harness.until(lambda: executor.suspected and len(harness.queue) == 1)
+    assert (backend.running, executor.losses) == (1, 0)
+    await backend.accept()
+    backend.gate.set()
+    assert [status for status, _, _ in await asyncio.gather(*calls)] == [200, 200]
+    assert (harness.queue.failed, executor.losses) == (0, 0)
+    # One that runs nothing is lost, even if an idle connection still brings answers.
+    await backend.refuse()
+    await harness.until(lambda: not executor.live)
+    assert (await harness.predict())[0] == 503
+
+
 async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
     driver = Watched()
     doubt = driver.suspects["m@w"]
@@ -114,7 +138,7 @@ async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
     class Dying:
         looks = 0
 
-        async def fetch(self, *_, timeout, most):
+        async def fetch(self, *_, timeout, most, **__):
             self.looks += 1
             if self.looks > 1:
                 raise BackendLost("gone")
@@ -155,7 +179,7 @@ async def test_what_a_server_says_unasked_on_a_silent_connection_is_not_kept():
     class Healthy:
         keeps, socket = True, None
 
-        async def fetch(self, *_, timeout, most):
+        async def fetch(self, *_, timeout, most, **__):
             return AVAILABLE
 
     async def speak(_, writer):
@@ -187,7 +211,7 @@ async def test_a_look_over_a_stale_connection_is_no_loss():
         host, port, keeps = "127.0.0.1", 1, True
         looks = 0
 
-        async def fetch(self, *_, timeout, most):
+        async def fetch(self, *_, timeout, most, **__):
             self.looks += 1
             if self.looks == 1:
                 raise BackendLost("connection closed before the answer: reset")

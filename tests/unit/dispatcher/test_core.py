@@ -385,15 +385,19 @@ def test_only_a_share_of_the_requests_runs_a_second_time(harness):
     assert [runs_again(40.0 + i) for i in range(3)] == [True, False, False]
 
 
-def test_a_connection_that_nobody_takes_costs_no_other_request(harness):
+@pytest.mark.parametrize("gone", [True, False], ids=["refused", "silent"])
+def test_a_connection_that_nobody_takes_costs_no_other_request(harness, gone):
+    """One that shuts down refuses connections, too, and ends what it runs."""
     core = harness.build("m")
     harness.cpu("m@a", "m", cores=2)
     harness.arrive("m", 0.0)
     harness.arrive("m", 0.1)
-    assert core.handle(ExecutionUnreachable(1, gone=False), now=1.6) == []  # it waits for a look
+    # It waits for a look.
+    assert core.handle(ExecutionUnreachable(1, gone=gone), now=1.6) == []
     assert [e.id for e in core.running()] == [2]
     assert core.handle(ExecutionEnded(2, Result.OK), now=1.7) == []
     assert core.handle(ExecutorReady("m@a"), now=1.8) == [Execute(3, "m@a", "m", (1,))]
+    assert core.executors["m@a"].losses == 0
 
 
 def test_failed_and_invalid_answers_are_no_fast_responses(harness):
