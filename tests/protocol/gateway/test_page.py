@@ -62,7 +62,7 @@ class FakeSupervisor:
 
 YAML = """
 models:
-  m: {{sla: {{response_time: 0.5}}, max_waiting: 2}}
+  m: {{sla: {{response_time: 30}}, max_waiting: 2}}
 workers:
   - {{backend: static, cores: 2, executables: [{{url: "http://127.0.0.1:{backend}", model: m}}]}}
 control: {{port: {supervisor}, decision_log: {story}}}
@@ -125,7 +125,7 @@ async def test_the_board_joins_both_halves_and_says_when_a_supervisor_is_silent(
     path = tmp_path / "models.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert sum(line["answered_cpu"] for line in lines) <= 3
-    assert all(line["sla"] == 0.5 for line in lines)
+    assert all(line["sla"] == 30 for line in lines)
 
 
 async def test_cores_that_nothing_controls_are_said_wherever_somebody_looks(harness, tmp_path):

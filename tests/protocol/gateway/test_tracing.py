@@ -221,7 +221,7 @@ async def test_opentelemetrys_variables_are_honoured(harness, collector, monkeyp
 async def test_a_request_that_its_deadline_met_in_the_queue_has_waited_and_not_run(
     harness, collector
 ):
-    await harness.open(traces=True, response_time=0.3, deadline=0.3)
+    await harness.open(traces=True, response_time=1.0, deadline=1.0)
     backend = harness.backends[0]
     backend.gate = asyncio.Event()
     running = asyncio.create_task(harness.predict())
@@ -239,7 +239,7 @@ async def test_a_request_that_its_deadline_met_in_the_queue_has_waited_and_not_r
     assert server.attributes["http.response.status_code"] == 504
     assert server.error
     assert "roma.executable" not in server.attributes
-    assert queue.seconds == pytest.approx(0.3, abs=0.1)
+    assert queue.seconds >= 0.99
     assert inside(queue, server)
     other = next(s for s in collector.servers if s.trace != TRACE)
     assert other.attributes["roma.late"] is True
