@@ -56,6 +56,7 @@ from roma.domain.events import (
     ModelAdded,
     ModelRemoved,
     ModelsAssigned,
+    ModelsMissing,
     RequestArrived,
     RequestCancelled,
     Result,
@@ -206,6 +207,8 @@ class Dispatcher:
             case ModelsAssigned(name, models):
                 self._check_models(name, models)
                 self.executors.assign(name, models)
+            case ModelsMissing(name, models):
+                self._on_missing(self.executors[name], models, now)
             case _:
                 assert_never(event)
 
@@ -281,24 +284,41 @@ class Dispatcher:
             if executor.spec.is_planned:
                 assert offer is not None, f"planned executor {executor.spec.name} without offer"
                 executor.planned = DeviceState(offer)
-        self.policies.on_executor(executor, now)
+        self._report(executor, now)
+
+    def _on_missing(self, executor: Executor, models: tuple[str, ...], now: float) -> None:
+        self.executors.miss(executor.spec.name, models)
+        self._report(executor, now)
+        self._reject_unserved(models, now)
 
     def _on_suspected(self, executor: Executor, now: float) -> None:
         # Without this a failing executable would be free again after each request that it breaks,
         # and would drain the whole queue before its loss is detected.
         if executor.live:
             executor.step(ExecutorStep.SUSPECT)
-        self.policies.on_executor(executor, now)
+        self._report(executor, now)
 
     def _lose(self, executor: Executor, now: float) -> None:
         executor.step(ExecutorStep.LOSE)
         self._executions.lose(executor, now)
+        self.executors.miss(executor.spec.name, ())
         for needed in (executor, *self._ejections.on_lost()):
-            self.policies.on_executor(needed, now)
-        for model in executor.spec.models:
+            self._report(needed, now)
+        self._reject_unserved(executor.spec.models, now)
+
+    def _reject_unserved(self, models: tuple[str, ...], now: float) -> None:
+        for model in models:
             # A GPU may still hold a model that was removed.
             if model in self.queues and not self.executors.serve(model):
                 self._requests.reject_all(model, now)
+
+    def _report(self, executor: Executor, now: float) -> None:
+        """Tell the policies that an executor came, went, or serves other models."""
+        is_gpu = executor.spec.device is Device.GPU
+        if is_gpu and self.executors.update_off_gpus():
+            self.policies.rebuild(now)  # they know a model on no GPU or on every one
+        else:
+            self.policies.on_executor(executor, now)
 
     # Decisions
 

@@ -48,7 +48,7 @@ class Policies:
         active = tuple(policy for device, policy in self.by_device.items() if device in devices)
         for policy in [policy for policy in active if policy not in self.active]:
             for queue in self.state.queues.values():
-                policy.on_queue(queue, now)
+                self._tell(policy, queue, now)
             for executor in self.state.executors:
                 policy.on_executor(executor, now)
             if policy.request_aware:
@@ -63,7 +63,17 @@ class Policies:
         state = self.state
         if state.low_priority and queue is not state.queues[queue.spec.name]:
             return
+        if state.executors.off_gpus:
+            for policy in self.active:
+                self._tell(policy, queue, now)
+            return
         for policy in self.active:
+            policy.on_queue(queue, now)
+
+    def _tell(self, policy: Scheduler, queue: ModelQueue, now: float) -> None:
+        """Report a queue, unless the policy is of GPUs and none of them has the model."""
+        is_off = queue.spec.name in self.state.executors.off_gpus
+        if not is_off or policy is not self.by_device[Device.GPU]:
             policy.on_queue(queue, now)
 
     def on_executor(self, executor: Executor, now: float) -> None:

@@ -67,7 +67,7 @@ def dispatcher() -> list[Metric]:
     lost = Dispatcher([MODEL], gpu=GPU["roma"], cpu=CPU["round_robin"])
     lost.handle(events[0], now=0.0)
     reasons = Reasons(lost)
-    reasons.seen["m@w"] = "no such file"
+    reasons.note("m@w", reported={"m": "no such file"})
     return [
         *dispatcher_metrics.collect(core, 0.0),
         *dispatcher_metrics.collect_reasons(lost, reasons),

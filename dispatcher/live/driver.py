@@ -49,6 +49,7 @@ from roma.domain.events import (
     ExecutorSuspected,
     Fail,
     LoadModel,
+    ModelsMissing,
     Reject,
     RequestArrived,
     RequestCancelled,
@@ -278,6 +279,18 @@ class Driver:
         elif not known.suspected:
             log.warning("executable %s gets no more requests: %s", executor, why)
             self.handle(ExecutorSuspected(executor))
+
+    def on_missing(self, executor: str, missing: Mapping[str, str]) -> None:
+        """Report the models of an executable that its server does not have, with the reasons."""
+        known = self.core.executors[executor].missing
+        if known == missing.keys():
+            return
+        new = [why for model, why in missing.items() if model not in known]
+        if new:
+            log.warning("executable %s serves its other models: %s", executor, "; ".join(new))
+        elif not missing:
+            log.info("executable %s has all its models", executor)
+        self.handle(ModelsMissing(executor, tuple(missing)))
 
     def on_applied(
         self, executor: str, cores: float, part: float = 1.0, cost: float | None = None

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 
@@ -25,6 +25,9 @@ POLL = 0.25
 
 CHECK = 5.0
 """Seconds between two checks of a ready one."""
+
+MISSING_CHECK = 1.0
+"""The same of one whose server lacks some of its models: it may be loading them."""
 
 HANG = 10.0
 """Seconds without an answer to a status request after which an executable counts as lost, unless
@@ -55,14 +58,12 @@ async def watch(
     here starts, also why it cannot be reached.
     """
 
-    def note(why: str | None) -> None:
+    def note(missing: Mapping[str, str]) -> None:
         if reasons is not None:
-            is_reported = isinstance(why, _Fault)
-            reasons.note(
-                executor,
-                reported=why if is_reported else None,
-                unreached=why if is_foreign and not is_reported else None,
-            )
+            reported = {m: why for m, why in missing.items() if isinstance(why, _Fault)}
+            others = [why for m, why in missing.items() if m not in reported]
+            unreached = others[0] if is_foreign and others and not reported else None
+            reasons.note(executor, reported=reported, unreached=unreached)
 
     said = ""
     while True:
@@ -81,49 +82,43 @@ async def _watch(
     models: Sequence[str],
     endpoint: BackendAddress,
     driver: Driver,
-    note: Callable[[str | None], None],
+    note: Callable[[Mapping[str, str]], None],
 ) -> None:
     doubt = driver.suspects[executor]
     while True:
         doubt.clear()  # before the check: trouble during it asks for another one
-        while (why := await _unavailable(models, endpoint)) is not None:
-            note(why)
+        while len(missing := await _missing(models, endpoint)) == len(models):
+            note(missing)
+            why = missing[models[0]]
             if isinstance(why, _NoHost):
                 driver.on_lost(executor, why)
             else:
                 driver.on_unavailable(executor, why)
             await asyncio.sleep(POLL)
-        note(None)
+        note(missing)
         if doubt.is_set():
             continue  # trouble since the check began: its result is out of date
+        driver.on_missing(executor, missing)
         driver.on_ready(executor)
-        await _until_suspect(endpoint.pool, doubt)
+        await _until_suspect(endpoint.pool, doubt, MISSING_CHECK if missing else CHECK)
 
 
-async def _unavailable(models: Sequence[str], endpoint: BackendAddress) -> str | None:
-    """Return why the executable cannot serve all its models, or None if it can."""
-    for i, model in enumerate(models):
-        try:
-            response = await _look(endpoint.pool, f"/v1/models/{model}", is_fresh=i == 0)
-        except BackendError as error:
-            return _reason(error)
-        states = _states(response.body)
-        if response.status != 200 or "AVAILABLE" not in states:
-            fault = _fault(response.body)
-            if fault:
-                return _Fault(f"model {model} is not available: {fault}")
-            found = ", ".join(states)[:MOST_REASON] or f"status {response.status}"
-            return f"model {model} is not available ({found})"
-    if endpoint.channel is not None:
-        try:
+async def _missing(models: Sequence[str], endpoint: BackendAddress) -> dict[str, str]:
+    """Return the models that the executable does not serve, each with the reason."""
+    missing: dict[str, str] = {}
+    try:
+        for i, model in enumerate(models):
+            status = await _look(endpoint.pool, f"/v1/models/{model}", is_fresh=i == 0)
+            why = _fault(model, status)
+            if why is not None:
+                missing[model] = why
+        if endpoint.channel is not None and len(missing) < len(models):
             await endpoint.channel.check(CONNECT_TIMEOUT)
-        except BackendError as error:
-            return _reason(error)
-    return None
-
-
-def _reason(error: BackendError) -> str:
-    return _NoHost(error) if isinstance(error, BackendSilent) else str(error)
+    except BackendError as error:
+        return dict.fromkeys(
+            models, _NoHost(error) if isinstance(error, BackendSilent) else str(error)
+        )
+    return missing
 
 
 async def _look(pool: Pool, path: str, *, is_fresh: bool) -> Response:
@@ -146,7 +141,19 @@ class _Fault(str):
     __slots__ = ()
 
 
-def _fault(body: bytes) -> str:
+def _fault(model: str, response: Response) -> str | None:
+    """Return why a model is not available, as its status says; None if it is."""
+    states = _states(response.body)
+    if response.status == 200 and "AVAILABLE" in states:
+        return None
+    fault = _reported(response.body)
+    if fault:
+        return _Fault(f"model {model} is not available: {fault}")
+    found = ", ".join(states)[:MOST_REASON] or f"status {response.status}"
+    return f"model {model} is not available ({found})"
+
+
+def _reported(body: bytes) -> str:
     """Return why no version could be loaded; an empty string while one may still load."""
     try:
         versions = orjson.loads(body)["model_version_status"]
@@ -167,13 +174,13 @@ def _states(body: bytes) -> tuple[str, ...]:
         return ()
 
 
-async def _until_suspect(pool: Pool, doubt: asyncio.Event) -> None:
+async def _until_suspect(pool: Pool, doubt: asyncio.Event, limit: float) -> None:
     """Return when the connection breaks, a request fails, or the next check is due."""
     if not pool.keeps:
         # A server that closes after each answer may have one worker per connection, such as
         # gunicorn's sync ones: a silent connection would keep it from everything else.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CHECK):
+            async with asyncio.timeout(limit):
                 await doubt.wait()
         return
     try:
@@ -189,7 +196,7 @@ async def _until_suspect(pool: Pool, doubt: asyncio.Event) -> None:
     try:
         signs = [asyncio.ensure_future(sign) for sign in (_end_of(reader), doubt.wait())]
         try:
-            await asyncio.wait(signs, timeout=CHECK, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(signs, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for sign in signs:
                 sign.cancel()

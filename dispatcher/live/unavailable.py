@@ -19,44 +19,61 @@ log = logging.getLogger(__name__)
 class Reasons:
     """The reasons known to one dispatcher; `launcher` maps executables to its reasons.
 
-    `seen` has the faults that health checks found in a status, and `unreached` why they got none
-    from an executable that nobody here starts: operators are told, but clients may come again.
+    `seen` has the faults of models that health checks found in their status, by executable, and
+    `unreached` why they got none from one that nobody here starts: operators are told, but clients
+    may come again.
     """
 
     def __init__(
         self, core: Dispatcher, launcher: Watched[Mapping[str, str]] | None = None
     ) -> None:
-        self.seen: dict[str, str] = {}
+        self.seen: dict[str, Mapping[str, str]] = {}
         self.unreached: dict[str, str] = {}
         self._core = core
         self._launcher = launcher
 
     def note(
-        self, executable: str, *, reported: str | None = None, unreached: str | None = None
+        self,
+        executable: str,
+        *,
+        reported: Mapping[str, str] | None = None,
+        unreached: str | None = None,
     ) -> None:
-        """Keep what a health check found; forget what the one before it did."""
+        """Keep what a health check found, faults by model; forget what the one before it did."""
         text = f"{executable}: {unreached}"
         is_new = unreached is not None and self.unreached.get(executable) != text
         if is_new and self._is_lost(executable):  # otherwise the driver logs it
             log.warning("executable %s", text)
-        for known, why in ((self.seen, reported), (self.unreached, unreached)):
-            if why is None:
-                known.pop(executable, None)
-            else:
-                known[executable] = f"{executable}: {why}"
+        self.seen.pop(executable, None)
+        self.unreached.pop(executable, None)
+        if reported:
+            self.seen[executable] = reported
+        if unreached is not None:
+            self.unreached[executable] = text
 
-    def of(self, executable: str) -> str:
-        """Return why an executable that is not live cannot serve; an empty string: unknown."""
-        if not self._is_lost(executable):
+    def of(self, executable: str, model: str | None = None) -> str:
+        """Return why an executable cannot serve a model, or any; an empty string: unknown."""
+        if not self._is_lost(executable) and not self._lacks(executable, model):
             return ""
         said = {} if self._launcher is None else self._launcher.value
-        return said.get(executable) or self.seen.get(executable, "")
+        if self._is_lost(executable) and executable in said:
+            return said[executable]
+        seen = self.seen.get(executable, {})
+        found = seen.values() if model is None else [seen[model]] if model in seen else []
+        return f"{executable}: {'; '.join(found)}" if found else ""
 
     def for_operators(self, executable: str) -> str:
-        """Return what operators are told of an executable that is not live; or an empty string."""
-        if not self._is_lost(executable):
-            return ""
-        return self.of(executable) or self.unreached.get(executable, "")
+        """Return what operators are told of an executable that is not live or lacks a model."""
+        found = self.of(executable)
+        if found or not self._is_lost(executable):
+            return found
+        return self.unreached.get(executable, "")
+
+    def _lacks(self, executable: str, model: str | None) -> bool:
+        if executable not in self._core.executors:
+            return False
+        missing = self._core.executors[executable].missing
+        return bool(missing) if model is None else model in missing
 
     def _is_lost(self, executable: str) -> bool:
         executors = self._core.executors
@@ -65,7 +82,7 @@ class Reasons:
     def of_model(self, model: str) -> str:
         """Return why nothing can serve a model; an empty string if something can, or may soon."""
         serving = [e for e in self._core.executors if model in e.spec.models]
-        found = [self.of(e.spec.name) for e in serving]
+        found = [self.of(e.spec.name, model) for e in serving]
         return "; ".join(found) if found and all(found) else ""
 
 

@@ -44,13 +44,15 @@ class _Backlog:
 
     `service` is the predicted time on the replica that a request would get. A request takes a GPU
     `gpu_time`, all that wait `gpu_work`; `saving` orders them there. `youngest` is the arrival of
-    the last one. `is_ready`: one waits, and a replica has room.
+    the last one. `is_ready`: one waits, and a replica has room. `is_off_gpus`: no GPU has the
+    model.
     """
 
     __slots__ = (
         "free",
         "gpu_time",
         "gpu_work",
+        "is_off_gpus",
         "is_ready",
         "model",
         "patience",
@@ -61,8 +63,9 @@ class _Backlog:
         "youngest",
     )
 
-    def __init__(self, queue: ModelQueue, spill: float) -> None:
+    def __init__(self, queue: ModelQueue, spill: float, *, is_off_gpus: bool) -> None:
         self.model = queue.spec.name
+        self.is_off_gpus = is_off_gpus
         self.promise = queue.spec.sla.response_time
         self.patience = spill * self.promise
         self.free: dict[str, Executor] = {}
@@ -91,7 +94,11 @@ class CpuBalance(Scheduler):
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
         self._index = {model: i for i, model in enumerate(state.queues)}
-        self._backlogs = [_Backlog(queue, options.spill) for queue in state.queues.values()]
+        off = state.executors.off_gpus
+        self._backlogs = [
+            _Backlog(queue, options.spill, is_off_gpus=model in off)
+            for model, queue in state.queues.items()
+        ]
         self._ready: list[int] = []
         """Indices of models with a waiting request and a replica with room, ascending; few."""
         self._by_saving: list[tuple[float, int]] = []
@@ -143,6 +150,10 @@ class CpuBalance(Scheduler):
         # The largest saving first: a request that it spills is no longer ahead of the others.
         for _, i in self._by_saving:
             backlog = self._backlogs[i]
+            if backlog.is_off_gpus:
+                if backlog.is_ready:
+                    return RunChoice(backlog.fastest.spec.name, backlog.model)
+                continue
             ahead += backlog.gpu_work
             if not backlog.is_ready or now - backlog.youngest + backlog.service > backlog.promise:
                 continue

@@ -33,6 +33,7 @@ class CpuRoundRobin(Scheduler):
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
         super().__init__(state, options)
         self._spill = options.spill
+        self._off_gpus = state.executors.off_gpus
         self._ready: OrderedDict[str, None] = OrderedDict()
         self._free: dict[str, dict[str, Executor]] = {m: {} for m in state.queues}
         # Models held back by spill, by the time their head must spill. The heap is lazy: an entry
@@ -127,6 +128,8 @@ class CpuRoundRobin(Scheduler):
         return free_at + self._gpu_work_total / len(self._gpus) + TICK
 
     def _hold(self, model: str, reach: float) -> bool:
+        if model in self._off_gpus:
+            return False
         must_spill = self._must_spill(self.state.queues[model])
         if must_spill <= reach:
             return False
@@ -141,8 +144,9 @@ class CpuRoundRobin(Scheduler):
 
     def _next_replica(self, model: str) -> Executor | None:
         free = self._free[model]
+        has_gpu = bool(self._gpus) and model not in self._off_gpus
         for name, executor in free.items():
-            if self._gpus and self._too_small(executor, model):
+            if has_gpu and self._too_small(executor, model):
                 continue
             if len(free) > 1:
                 free[name] = free.pop(name)

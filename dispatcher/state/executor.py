@@ -61,6 +61,7 @@ class Executor:
         "limit",
         "losses",
         "marks",
+        "missing",
         "part",
         "planned",
         "rotation",
@@ -82,6 +83,8 @@ class Executor:
         self.rotation = Rotation.FULL
         self.fault_share = 0.0
         self.marks: dict[str, int] = {}
+        self.missing: frozenset[str] = frozenset()
+        """Models of its spec that its server does not have."""
         self.cost: float | None = None
         """Core-seconds of a request as its supervisor measured them; None if unknown."""
         self.share = self._granted = self._since = 0.0

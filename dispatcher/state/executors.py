@@ -23,6 +23,8 @@ class Executors:
         self._by_name: dict[str, Executor] = {}
         self._by_model: dict[str, list[Executor]] = {}
         self.gpus: list[Executor] = []
+        self.off_gpus: frozenset[str] = frozenset()
+        """Models that the servers of all live GPUs lack, while these serve others."""
 
     def __getitem__(self, name: str) -> Executor:
         return self._by_name[name]
@@ -56,12 +58,29 @@ class Executors:
         executor.spec = replace(executor.spec, models=models)
         self._enter(executor)
 
+    def miss(self, name: str, models: tuple[str, ...]) -> None:
+        """Let an executor serve what its spec names, without these models."""
+        executor = self._by_name[name]
+        self._leave(executor)
+        executor.missing = frozenset(models)
+        self._enter(executor)
+
+    def update_off_gpus(self) -> bool:
+        """Bring `off_gpus` up to date; return True if it changed."""
+        missing = [gpu.missing for gpu in self.gpus if gpu.live]
+        before = self.off_gpus
+        self.off_gpus = frozenset.intersection(*missing) if missing else frozenset()
+        return self.off_gpus != before
+
     def _enter(self, executor: Executor) -> None:
         for model in executor.spec.models:
-            self._by_model.setdefault(model, []).append(executor)
+            if model not in executor.missing:
+                self._by_model.setdefault(model, []).append(executor)
 
     def _leave(self, executor: Executor) -> None:
         for model in executor.spec.models:
+            if model in executor.missing:
+                continue
             serving = self._by_model[model]
             serving.remove(executor)
             if not serving:
@@ -189,7 +208,7 @@ class Executors:
 
     def gpu_time(self, model: str) -> float:
         """Return P_G, the predicted seconds of `model` on a GPU; 0 if nothing was measured."""
-        return _shortest(self.gpus, model)
+        return 0.0 if model in self.off_gpus else _shortest(self.gpus, model)
 
 
 def _shortest(executors: list[Executor], model: str) -> float:

@@ -160,6 +160,17 @@ class ModelsAssigned:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelsMissing:
+    """The server of an executable has none of these of its models; () once it has all.
+
+    It serves the others: one model that cannot be loaded costs them nothing.
+    """
+
+    executor: str
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelAdded:
     """A new model exists; its executors follow.
 
@@ -208,6 +219,7 @@ ExecutorEvent = (
     | ExecutorLost
     | ExecutorRemoved
     | ModelsAssigned
+    | ModelsMissing
     | CoresApplied
 )
 

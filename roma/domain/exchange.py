@@ -133,6 +133,9 @@ class ModelReport:
         return answered + self.refused + self.failed + self.cancelled_late
 
 
+LOADING: Final = "loading"
+"""State of an executor that was not ready yet, or lacks a model."""
+
 LIVE: Final = ("idle", "busy", "suspected")
 """States of an executor whose server is loaded and reachable, as far as is known."""
 

@@ -23,6 +23,7 @@ from roma.domain.events import (
     Fail,
     ModelAdded,
     ModelRemoved,
+    ModelsMissing,
     Reject,
     RequestArrived,
     RequestCancelled,
@@ -83,6 +84,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                     if self.arrived[requests[0]].priority is Priority.LOW:
                         assert not self.core.queues[model].waiting
                     assert self.live[executor]
+                    assert model not in self.core.executors[executor].missing
                     assert executor not in self.suspects
                     assert not any(self.ended[r] for r in requests)
                     self.running[execution] = (executor, requests)
@@ -155,7 +157,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def unreached(self, data, gone):
         execution = data.draw(st.sampled_from(sorted(self.running)))
         executor, _ = self.running.pop(execution)
-        if gone:
+        if gone and all(other != executor for other, _ in self.running.values()):
             self.live[executor] = False
             self.suspects.discard(executor)
         elif self.live[executor]:
@@ -194,6 +196,13 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.live[executor] = False
             self.suspects.discard(executor)
             self.feed(ExecutorLost(executor))
+
+    @rule(executor=st.sampled_from(EXECUTORS), data=st.data())
+    def miss(self, executor, data):
+        """The server of a GPU serves all its models but some."""
+        if self.live[executor] and len(models := self.core.executors[executor].spec.models) > 1:
+            missing = data.draw(st.sets(st.sampled_from(models), max_size=len(models) - 1))
+            self.feed(ModelsMissing(executor, tuple(missing)))
 
     @rule(
         executor=st.sampled_from(EXECUTORS[:4]),
@@ -236,13 +245,17 @@ class DispatcherMachine(RuleBasedStateMachine):
         for queue in self.core.queues.values():
             if not queue:
                 continue
-            assert not any(gpu.has_room for gpu in gpus)
+            # GPUs that lack different models may wait for each other.
+            lacking = {gpu.missing for gpu in gpus if gpu.live}
+            on_gpus = not any(queue.spec.name in missing for missing in lacking)
+            if len(lacking) < 2 and on_gpus:
+                assert not any(gpu.has_room for gpu in gpus)
             free = [
                 e
                 for e in self.core.executors.of(queue.spec.name)
                 if e.spec.device is Device.CPU and e.has_room
             ]
-            held_by_spill = self.holds and any(gpu.live for gpu in gpus)
+            held_by_spill = self.holds and any(gpu.live for gpu in gpus) and on_gpus
             assert not free or held_by_spill
 
     @invariant()

@@ -126,6 +126,7 @@ class DashboardFeed:
             now=now,
             at=wallclock.wall_clock(now)(now),
             reasons={e.spec.name: self._reasons.for_operators(e.spec.name) for e in core.executors},
+            missing={e.spec.name: e.missing for e in core.executors if e.missing},
         )
         self._json = None
         if self._decision_log is not None:

@@ -4,11 +4,11 @@ It joins the dispatcher's counts with the supervisors' decisions. If a superviso
 numbers are absent: stale values are not shown as current.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from roma.domain.exchange import ExchangeReply
+from roma.domain.exchange import LOADING, ExchangeReply
 from roma.domain.model import Device, ExecutorSpec, ModelSpec
 from roma.ui.dashboard.diagnosis import IDLE_AFTER, LATELY, ModelFacts, diagnose
 from roma.ui.dashboard.history import History
@@ -40,17 +40,18 @@ class Dashboard:
         now: float,
         at: float,
         reasons: Mapping[str, str] | None = None,
+        missing: Mapping[str, Collection[str]] | None = None,
     ) -> list[Moment]:
         """Take one sample of everything; `now` is the dispatcher's clock, `at` the wall clock.
 
         `supervisors` maps a worker to its state and to the states of its executables as its
-        supervisor reports them; `reasons` maps an executable to the reason why it cannot serve.
-        Returns the new moments.
+        supervisor reports them; `reasons` maps an executable to the reason why it cannot serve,
+        and `missing` a live one to the models that its server lacks. Returns the new moments.
         """
         moments = self._moments.take(reply, now)
         self._arrived = {m.model: m.arrivals for m in reply.models}
         workers = {name: worker for name, (worker, _) in supervisors.items()}
-        found = _executables(reply, executors, supervisors, reasons or {})
+        found = _executables(reply, executors, supervisors, reasons or {}, missing or {})
         cores = {m.model: _cores(found.get(m.model, []), workers) for m in moments}
         self.history.add(at, {m.model: _sample(m, cores[m.model]) for m in moments})
         lately = _Lately(self.history)
@@ -158,8 +159,9 @@ def _executables(
     specs: Iterable[ExecutorSpec],
     supervisors: Mapping[str, tuple[Worker, Mapping[str, Any]]],
     reasons: Mapping[str, str],
+    missing: Mapping[str, Collection[str]],
 ) -> dict[str, list[ExecutableRow]]:
-    """Return the executables that can run each model."""
+    """Return the executables that can run each model; one that lacks it is still loading it."""
     known = {spec.name: spec for spec in specs}
     found: dict[str, list[ExecutableRow]] = {}
     for report in reply.executors:
@@ -177,8 +179,11 @@ def _executables(
             reason=reasons.get(spec.name, ""),
             **{key: state[key] for key in FROM_SUPERVISOR if key in state},
         )
+        lacking = missing.get(spec.name, ())
+        others = replace(executable, reason="") if lacking else executable
+        lacks = replace(executable, state=LOADING) if lacking else executable
         for model in spec.models:
-            found.setdefault(model, []).append(executable)
+            found.setdefault(model, []).append(lacks if model in lacking else others)
     return found
 
 

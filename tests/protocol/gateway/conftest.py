@@ -40,6 +40,7 @@ class FakeModelServer:
         self.running = 0
         self.most_running = 0
         self.available = True
+        self.broken = {}  # why a model cannot be loaded
         self.status_body = None
         self.gate = None  # an asyncio.Event that answers wait for
         self.behave = None
@@ -93,6 +94,10 @@ class FakeModelServer:
             return web.Response(body=self.status_body, content_type="application/json")
         state = "AVAILABLE" if self.available else "LOADING"
         version = {"version": "1", "state": state, "status": {"error_code": "OK"}}
+        why = self.broken.get(request.match_info["model"])
+        if why is not None:
+            status = {"error_code": "INTERNAL", "error_message": why}
+            version = {"version": "1", "state": "END", "status": status}
         return web.json_response({"model_version_status": [version]})
 
     async def _metadata(self, request):

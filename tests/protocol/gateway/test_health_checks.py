@@ -1,6 +1,7 @@
 """Health checks of executables: what they meet, and what they tell."""
 
 import asyncio
+import json
 import tracemalloc
 from types import SimpleNamespace
 
@@ -10,7 +11,10 @@ from dispatcher.live import health_checks
 from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.health_checks import MOST_STATUS, watch
 from dispatcher.live.http.messages import Response
+from roma.config import schema
 from roma.domain.errors import BackendLost
+from roma.tools.demo.ports import free_ports
+from tests.protocol.gateway.conftest import FakeModelServer
 
 AVAILABLE = Response(
     200, "application/json", None, b'{"model_version_status": [{"state": "AVAILABLE"}]}'
@@ -31,6 +35,9 @@ class Watched:
         self._seen.put_nowait(f"lost: {why}")
 
     on_unavailable = on_lost
+
+    def on_missing(self, executor, missing):
+        assert not missing
 
     async def next(self):
         return await asyncio.wait_for(self._seen.get(), 10)
@@ -129,6 +136,51 @@ async def test_a_server_that_refuses_connections_ends_what_it_runs(harness, monk
     await backend.refuse()
     await harness.until(lambda: not executor.live)
     assert (await harness.predict())[0] == 503
+
+
+ON_ONE_GPU = """
+models: {{a: {{sla: {{response_time: 5}}}}, b: {{sla: {{response_time: 5}}}}}}
+workers: [{{backend: static, cores: 1, executables: [{{url: "{url}", device: gpu}}]}}]
+gateway: {{port: {port}, admin_port: {admin}}}
+"""
+
+
+async def test_a_model_that_a_gpu_cannot_load_costs_the_others_nothing(
+    harness, monkeypatch, caplog
+):
+    monkeypatch.setattr(health_checks, "MISSING_CHECK", 0.05)
+    port, admin, behind = free_ports(3)
+    backend = FakeModelServer(behind)
+    backend.broken["b"] = "no such op"
+    await backend.start()
+    harness.stack.push_async_callback(backend.stop)
+    text = ON_ONE_GPU.format(url=backend.url, port=port, admin=admin)
+    addresses = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
+    await harness.serve(schema.parse(text), *addresses)
+    (executor,) = harness.core.executors
+    await harness.until(lambda: executor.live)
+    assert (await harness.predict(path="/v1/models/a:predict"))[0] == 200
+    assert (await harness.predict(path="/v1/models/b:predict"))[0] == 503
+    why = "gpu0@local: model b is not available: no such op"
+    status, answer = await harness.get("/v1/models/b")
+    assert (status, json.loads(answer)["error"].endswith(f"is ready: {why}")) == (503, True)
+    _, metrics = await harness.get("/metrics", harness.admin)
+    assert f'reason="{why}"'.encode() in metrics
+    rows = {}
+    async with asyncio.timeout(60):
+        while rows.keys() != {"a", "b"}:  # they are looked at once a second
+            _, view = await harness.get("/control/v1/dashboard", harness.admin)
+            rows = {row["model"]: row for row in json.loads(view)["models"]}
+            await asyncio.sleep(0.05)
+    assert (rows["b"]["state"], rows["b"]["why"]) == ("down", f"unavailable: {why}")
+    assert (rows["a"]["state"], rows["a"]["executables"][0]["reason"]) == ("ok", "")
+    (told,) = [r.getMessage() for r in caplog.records if "serves its other models" in r.msg]
+    assert told.endswith("model b is not available: no such op")
+    backend.broken.clear()
+    await harness.until(lambda: not executor.missing)
+    assert (await harness.predict(path="/v1/models/b:predict"))[0] == 200
+    _, metrics = await harness.get("/metrics", harness.admin)
+    assert b"executable_fault_info{" not in metrics
 
 
 async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():

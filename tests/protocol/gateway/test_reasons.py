@@ -49,7 +49,8 @@ def test_what_a_launcher_writes_is_told_of_what_is_not_live(core, file):
         ("roma_model_ready", "m"): 0.0,
         ("roma_executable_fault_info", "m@w", "m@w cannot run here: no such file"): 1.0,
     }
-    reasons.seen["m@v"] = "m@v: model m is not available: no such op"
+    reasons.note("m@v", reported={"m": "model m is not available: no such op"})
+    assert reasons.of("m@v") == "m@v: model m is not available: no such op"
     assert reasons.of_model("m") == f"{reasons.of('m@v')}; {reasons.of('m@w')}"
     core.handle(ExecutorReady("m@w"), now=0.0)
     assert (reasons.of("m@w"), reasons.of_model("m")) == ("", "")

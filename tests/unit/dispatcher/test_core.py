@@ -17,6 +17,7 @@ from roma.domain.events import (
     ExecutorSuspected,
     Fail,
     ModelRemoved,
+    ModelsMissing,
     Reason,
     Reject,
     RequestArrived,
@@ -347,6 +348,55 @@ def test_losing_the_last_executor_rejects_what_waits(harness):
     assert commands[2].reason is Reason.NO_EXECUTABLE
     assert core.handle(ExecutorReady("m@a"), now=1.0) == []
     assert [type(c) for c in harness.arrive("m", 1.1)] == [Execute]
+
+
+@pytest.mark.parametrize("cpu", ["balance", "round_robin"])
+@pytest.mark.parametrize("gpu", ["gpu_savings_first", "roma", "fcfs", "edf"])
+def test_a_model_that_a_gpu_lacks_costs_the_others_nothing(harness, gpu, cpu):
+    core = harness.build("a", "b", gpu=gpu, cpu=cpu, spill=0.5)
+    harness.gpu()
+    harness.cpu("b@w", "b")
+    assert harness.arrive("a", 0.0) == [Execute(1, "gpu", "a", (1,))]
+    core.handle(ModelsMissing("gpu", ("b",)), now=0.1)
+    # It does not wait for the GPU, and its CPU takes it in turn.
+    assert harness.arrive("b", 0.1) == [Execute(2, "b@w", "b", (2,))]
+    assert harness.arrive("b", 0.2) == []
+    assert core.handle(ExecutionEnded(1, Result.OK), now=0.3) == []
+    assert core.handle(ExecutionEnded(2, Result.OK), now=0.4) == [Execute(3, "b@w", "b", (3,))]
+    assert harness.arrive("a", 0.5) == [Execute(4, "gpu", "a", (4,))]
+    assert core.handle(ExecutionEnded(4, Result.OK), now=0.6) == []
+    # Once it is loaded, the GPU takes it.
+    assert core.handle(ModelsMissing("gpu", ()), now=0.6) == []
+    assert harness.arrive("b", 0.7) == [Execute(5, "gpu", "b", (5,))]
+
+
+def test_what_waits_for_a_model_that_the_only_server_loses_is_refused(harness):
+    core = harness.build("a", "b", gpu="gpu_savings_first", cpu="balance")
+    harness.gpu()
+    harness.arrive("a", 0.0)
+    assert harness.arrive("a", 0.1) == harness.arrive("b", 0.1) == []
+    commands = core.handle(ModelsMissing("gpu", ("b",)), now=0.2)
+    assert [(c.request, c.reason) for c in commands] == [(3, Reason.NO_EXECUTABLE)]
+    assert [c.reason for c in harness.arrive("b", 0.3)] == [Reason.NO_EXECUTABLE]
+    assert core.handle(ExecutionEnded(1, Result.OK), now=0.4) == [Execute(2, "gpu", "a", (2,))]
+    # A server that was lost may come back with all its models.
+    core.handle(ExecutorLost("gpu"), now=0.5)
+    core.handle(ExecutorReady("gpu"), now=0.6)
+    assert harness.arrive("b", 0.7) == [Execute(3, "gpu", "b", (5,))]
+
+
+def test_of_two_gpus_the_one_that_has_the_model_runs_it(harness):
+    core = harness.build("a", "b", gpu="gpu_savings_first", cpu="balance")
+    harness.gpu("gpu0")
+    harness.gpu("gpu1")
+    core.handle(ModelsMissing("gpu0", ("b",)), now=0.0)
+    assert harness.arrive("b", 0.1) == [Execute(1, "gpu1", "b", (1,))]
+    assert harness.arrive("a", 0.2) == [Execute(2, "gpu0", "a", (2,))]
+    # With the other one lost, its models are on no GPU.
+    core.handle(ExecutorLost("gpu1"), now=0.3)
+    assert [c.reason for c in harness.arrive("b", 0.4)] == [Reason.NO_EXECUTABLE]
+    assert core.handle(ExecutionEnded(2, Result.OK), now=0.5) == []
+    assert harness.arrive("a", 0.6) == [Execute(3, "gpu0", "a", (4,))]
 
 
 def test_an_unreached_request_runs_elsewhere_once_and_keeps_its_place(harness):
