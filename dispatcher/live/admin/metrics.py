@@ -310,7 +310,7 @@ def collect_reasons(core: Dispatcher, reasons: Reasons) -> Iterator[Metric]:
     known = ((e.spec.name, reasons.for_operators(e.spec.name)) for e in core.executors)
     yield gauge(
         "executable_fault_info",
-        "1 while the executable cannot serve for this reason.",
+        "1 while the executable cannot serve, or lacks a model, for this reason.",
         [*_EXECUTABLE, "reason"],
         (((name, reason), 1.0) for name, reason in known if reason),
     )
