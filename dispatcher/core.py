@@ -288,7 +288,8 @@ class Dispatcher:
 
     def _on_missing(self, executor: Executor, models: tuple[str, ...], now: float) -> None:
         self.executors.miss(executor.spec.name, models)
-        self._report(executor, now)
+        for needed in (executor, *self._ejections.on_lost()):
+            self._report(needed, now)
         self._reject_unserved(models, now)
 
     def _on_suspected(self, executor: Executor, now: float) -> None:
@@ -314,11 +315,23 @@ class Dispatcher:
 
     def _report(self, executor: Executor, now: float) -> None:
         """Tell the policies that an executor came, went, or serves other models."""
-        is_gpu = executor.spec.device is Device.GPU
-        if is_gpu and self.executors.update_off_gpus():
-            self.policies.rebuild(now)  # they know a model on no GPU or on every one
+        if executor.spec.device is Device.GPU and self._match_gpus():
+            self.policies.rebuild(now)
         else:
             self.policies.on_executor(executor, now)
+
+    def _match_gpus(self) -> bool:
+        """Let GPUs take only what all of them have; return True if policies must begin anew.
+
+        Policies know a model on every GPU or on none. A GPU that lacks more than the most complete
+        one takes nothing.
+        """
+        changed = self.executors.update_off_gpus()
+        for gpu in self.executors.gpus:
+            if gpu.missing and gpu.live and not gpu.missing <= self.executors.off_gpus:
+                changed = changed or not gpu.suspected
+                gpu.step(ExecutorStep.SUSPECT)
+        return changed
 
     # Decisions
 

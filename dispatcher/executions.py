@@ -68,6 +68,7 @@ class Executions:
     ) -> None:
         """Run requests of one queue, as a policy chose."""
         executor, model = self._executors[choice.executor], queue.spec.name
+        assert model not in executor.missing, f"{choice.executor} does not have model {model}"
         variant = choice.variant or model
         execution = self._start(executor, model, requests, now, variant=variant, size=1)
         numbers = tuple([request.id for request in requests])

@@ -60,7 +60,7 @@ class Ejections:
         if not executor.fault_share:
             executor.marks = {
                 other.spec.name: other.completed
-                for other in self._beside(executor, executor.spec.models)
+                for other in self._beside(executor, executor.models)
             }
         executor.fault_share += WEIGHT * (1 - executor.fault_share)
         if executor.fault_share > EXCESS and executor.spec.name not in self.suspects:
@@ -116,7 +116,7 @@ class Ejections:
             suspect = self._executors[name]
             if suspect.ejected or not suspect.live:
                 continue
-            for model in suspect.spec.models:
+            for model in suspect.models:
                 if model not in queues or queues[model].head is None:
                     continue
                 for other in self._beside(suspect, (model,)):
@@ -169,5 +169,5 @@ class Ejections:
         """Return True if a model has no other executor that may take its requests."""
         return any(
             all(other is executor or other.ejected for other in self._executors.of(model))
-            for model in executor.spec.models
+            for model in executor.models
         )

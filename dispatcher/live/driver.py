@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, assert_never
 
 from mypy_extensions import mypyc_attr
@@ -280,17 +280,10 @@ class Driver:
             log.warning("executable %s gets no more requests: %s", executor, why)
             self.handle(ExecutorSuspected(executor))
 
-    def on_missing(self, executor: str, missing: Mapping[str, str]) -> None:
-        """Report the models of an executable that its server does not have, with the reasons."""
-        known = self.core.executors[executor].missing
-        if known == missing.keys():
-            return
-        new = [why for model, why in missing.items() if model not in known]
-        if new:
-            log.warning("executable %s serves its other models: %s", executor, "; ".join(new))
-        elif not missing:
-            log.info("executable %s has all its models", executor)
-        self.handle(ModelsMissing(executor, tuple(missing)))
+    def on_missing(self, executor: str, models: Collection[str]) -> None:
+        """Report which models of an executable its server does not have."""
+        if self.core.executors[executor].missing != models:
+            self.handle(ModelsMissing(executor, tuple(models)))
 
     def on_applied(
         self, executor: str, cores: float, part: float = 1.0, cost: float | None = None

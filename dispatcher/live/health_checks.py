@@ -18,7 +18,7 @@ from dispatcher.live.backends.http_client import CONNECT_TIMEOUT, Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.http.messages import Response
 from dispatcher.live.unavailable import Reasons
-from roma.domain.errors import BackendError, BackendLost, BackendSilent
+from roma.domain.errors import BackendError, BackendLost, BackendSilent, BackendTimeout
 
 POLL = 0.25
 """Seconds between two checks of an executable that is not ready."""
@@ -26,8 +26,8 @@ POLL = 0.25
 CHECK = 5.0
 """Seconds between two checks of a ready one."""
 
-MISSING_CHECK = 1.0
-"""The same of one whose server lacks some of its models: it may be loading them."""
+LOADING_CHECK = 1.0
+"""The same of one whose server may still be loading some of its models."""
 
 HANG = 10.0
 """Seconds without an answer to a status request after which an executable counts as lost, unless
@@ -84,31 +84,46 @@ async def _watch(
     driver: Driver,
     note: Callable[[Mapping[str, str]], None],
 ) -> None:
-    doubt = driver.suspects[executor]
+    doubt, known = driver.suspects[executor], driver.core.executors
+    told: dict[str, str] = {}
     while True:
         doubt.clear()  # before the check: trouble during it asks for another one
-        while len(missing := await _missing(models, endpoint)) == len(models):
+        missing = await _missing(models, endpoint, is_doubted=known[executor].suspected)
+        if len(missing) == len(models) or known.lacks_more(executor, missing.keys()):
             note(missing)
-            why = missing[models[0]]
+            why = next(iter(missing.values()))
             if isinstance(why, _NoHost):
                 driver.on_lost(executor, why)
             else:
                 driver.on_unavailable(executor, why)
             await asyncio.sleep(POLL)
-        note(missing)
+            continue
         if doubt.is_set():
             continue  # trouble since the check began: its result is out of date
-        driver.on_missing(executor, missing)
+        driver.on_missing(executor, missing.keys())
         driver.on_ready(executor)
-        await _until_suspect(endpoint.pool, doubt, MISSING_CHECK if missing else CHECK)
+        note(missing)
+        for model, why in missing.items():
+            if told.get(model) != why:
+                level = logging.WARNING if isinstance(why, _Fault) else logging.INFO
+                log.log(level, "executable %s serves its other models: %s", executor, why)
+        told = missing
+        is_loading = any(not isinstance(why, _Fault) for why in missing.values())
+        await _until_suspect(endpoint.pool, doubt, LOADING_CHECK if is_loading else CHECK)
 
 
-async def _missing(models: Sequence[str], endpoint: BackendAddress) -> dict[str, str]:
-    """Return the models that the executable does not serve, each with the reason."""
+async def _missing(
+    models: Sequence[str], endpoint: BackendAddress, *, is_doubted: bool
+) -> dict[str, str]:
+    """Return the models that the executable does not serve, each with the reason.
+
+    One that is doubted must accept a new connection: idle ones may go on where none is accepted.
+    """
     missing: dict[str, str] = {}
     try:
-        for i, model in enumerate(models):
-            status = await _look(endpoint.pool, f"/v1/models/{model}", is_fresh=i == 0)
+        for model in models:
+            status = await _look(endpoint.pool, f"/v1/models/{model}", is_fresh=is_doubted)
+            is_doubted = False
             why = _fault(model, status)
             if why is not None:
                 missing[model] = why
@@ -125,7 +140,12 @@ async def _look(pool: Pool, path: str, *, is_fresh: bool) -> Response:
     try:
         return await pool.fetch(path, timeout=HANG, most=MOST_STATUS, is_fresh=is_fresh)
     except BackendLost:
-        # It was sent over an idle connection that was closed meanwhile: that proves nothing yet.
+        # An idle connection that was closed meanwhile proves nothing yet.
+        return await pool.fetch(path, timeout=HANG, most=MOST_STATUS, is_fresh=is_fresh)
+    except BackendTimeout:
+        if not is_fresh:
+            raise
+        # It was accepted: a server that serves one connection at a time may answer on another.
         return await pool.fetch(path, timeout=HANG, most=MOST_STATUS)
 
 

@@ -13,6 +13,9 @@ from dispatcher.core import Dispatcher
 from roma.config import start_failures
 from roma.config.watched_file import Watched, looking
 
+MOST_FAULTS = 3
+"""Most models of an executable whose faults are told together."""
+
 log = logging.getLogger(__name__)
 
 
@@ -53,19 +56,21 @@ class Reasons:
 
     def of(self, executable: str, model: str | None = None) -> str:
         """Return why an executable cannot serve a model, or any; an empty string: unknown."""
-        if not self._is_lost(executable) and not self._lacks(executable, model):
+        is_lost = self._is_lost(executable)
+        if not is_lost and not self._lacks(executable, model):
             return ""
         said = {} if self._launcher is None else self._launcher.value
-        if self._is_lost(executable) and executable in said:
+        if is_lost and executable in said:
             return said[executable]
         seen = self.seen.get(executable, {})
-        found = seen.values() if model is None else [seen[model]] if model in seen else []
-        return f"{executable}: {'; '.join(found)}" if found else ""
+        found = list(seen.values()) if model is None else [seen[model]] if model in seen else []
+        more = f"; {len(found) - MOST_FAULTS} more" if len(found) > MOST_FAULTS else ""
+        return f"{executable}: {'; '.join(found[:MOST_FAULTS])}{more}" if found else ""
 
-    def for_operators(self, executable: str) -> str:
+    def for_operators(self, executable: str, model: str | None = None) -> str:
         """Return what operators are told of an executable that is not live or lacks a model."""
-        found = self.of(executable)
-        if found or not self._is_lost(executable):
+        found = self.of(executable, model)
+        if found or not (self._is_lost(executable) or self._lacks(executable, model)):
             return found
         return self.unreached.get(executable, "")
 

@@ -222,8 +222,8 @@ class Scheduler(ABC):
 class GpuScheduler(Scheduler):
     """A policy that only picks the model: the GPU is the one that has been free the longest.
 
-    Every GPU executable holds all models (paper §2.2), so any free GPU can run any pick, unless
-    its server could not load the model. A model that no GPU has is not observed here.
+    Every GPU executable holds all models (paper §2.2), so any free GPU can run any pick. A model
+    that a server could not load is on no GPU, and is not observed here.
     """
 
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
@@ -241,14 +241,9 @@ class GpuScheduler(Scheduler):
 
     def choose(self, now: float) -> Choice:
         """Pair the GPU that has been free longest with the picked model."""
-        if not self._free:
-            return None
-        model = self.pick(now)
-        if model is None:
-            return None
         for gpu in self._free:
-            if model not in self.state.executors[gpu].missing:
-                return RunChoice(gpu, model)
+            model = self.pick(now)
+            return None if model is None else RunChoice(gpu, model)
         return None
 
     @abstractmethod

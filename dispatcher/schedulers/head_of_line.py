@@ -44,7 +44,7 @@ class HeadOfLineScheduler(GpuScheduler):
 
     def _rebuild(self) -> None:
         """Drop stale entries: with no free GPU nothing is picked, while CPUs change the heads."""
-        heads = [(q.head, model) for model, q in self.state.queues.items()]
+        heads = [(self.state.queues[model].head, model) for model in self._entered]
         self._heap = [(self.key(h), h.id, model) for h, model in heads if h is not None]
         heapify(self._heap)
 

@@ -118,6 +118,12 @@ class Executor:
             return
         self.limit, self.share = self._slots(cores, part)
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that it serves."""
+        models = self.spec.models
+        return tuple([m for m in models if m not in self.missing]) if self.missing else models
+
     def is_told(self, cores: float, part: float, cost: float | None) -> bool:
         """Return True if these cores and, within `COST_STEP`, this cost are known already."""
         if (self.cores, self.part) != (cores, part):

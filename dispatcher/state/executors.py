@@ -1,7 +1,7 @@
 """All executors, found by name or by model: who can start what, and how long it takes."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -24,7 +24,7 @@ class Executors:
         self._by_model: dict[str, list[Executor]] = {}
         self.gpus: list[Executor] = []
         self.off_gpus: frozenset[str] = frozenset()
-        """Models that the servers of all live GPUs lack, while these serve others."""
+        """Models that the servers of the GPUs lack, while they serve others."""
 
     def __getitem__(self, name: str) -> Executor:
         return self._by_name[name]
@@ -66,11 +66,23 @@ class Executors:
         self._enter(executor)
 
     def update_off_gpus(self) -> bool:
-        """Bring `off_gpus` up to date; return True if it changed."""
-        missing = [gpu.missing for gpu in self.gpus if gpu.live]
+        """Let `off_gpus` be what the most complete GPU lacks; return True if it changed."""
+        missing = [gpu.missing for gpu in self.gpus if gpu.live and not gpu.suspected]
         before = self.off_gpus
-        self.off_gpus = frozenset.intersection(*missing) if missing else frozenset()
+        self.off_gpus = min(missing, key=len, default=before)
         return self.off_gpus != before
+
+    def lacks_more(self, name: str, models: Collection[str]) -> bool:
+        """Return True if an executor whose server lacks these models is no use beside other GPUs.
+
+        GPUs take work together only if each has all models of the most complete one: policies pick
+        a model for whichever is free.
+        """
+        return any(
+            len(gpu.missing) <= len(models) and not gpu.missing.issuperset(models)
+            for gpu in self.gpus
+            if gpu.live and not gpu.suspected and gpu.spec.name != name
+        )
 
     def _enter(self, executor: Executor) -> None:
         for model in executor.spec.models:
@@ -103,8 +115,9 @@ class Executors:
         return max((e.limit for e in self.of(model)), default=0)
 
     def loading(self, model: str) -> list[Executor]:
-        """Return the executors of `model` that are not live."""
-        return [e for e in self._by_model.get(model, _NOBODY) if not e.live]
+        """Return the executors of `model` that are not live, or have others of their models."""
+        found = [e for e in self._by_model.get(model, _NOBODY) if not e.live]
+        return found + [gpu for gpu in self.gpus if model in gpu.missing]
 
     def starts_slowly(self, model: str) -> bool:
         """Return True if a request of `model` was never measured, and has too few cores to be fast.
@@ -218,7 +231,7 @@ def _shortest(executors: list[Executor], model: str) -> float:
     """
     shortest = math.inf
     for executor in executors:
-        if executor.live:
+        if executor.live and model not in executor.missing:
             expected = executor.expected(model)
             if not expected:
                 return 0.0

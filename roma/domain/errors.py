@@ -111,7 +111,7 @@ class BackendUnreachable(BackendError):
 
 
 class BackendSilent(BackendUnreachable):
-    """The connection was neither accepted nor refused in time: host down, or packets lost."""
+    """The connection was neither accepted nor refused: host down or away, or packets lost."""
 
 
 class BackendLost(BackendError):

@@ -245,11 +245,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         for queue in self.core.queues.values():
             if not queue:
                 continue
-            # GPUs that lack different models may wait for each other.
-            lacking = {gpu.missing for gpu in gpus if gpu.live}
-            on_gpus = not any(queue.spec.name in missing for missing in lacking)
-            if len(lacking) < 2 and on_gpus:
-                assert not any(gpu.has_room for gpu in gpus)
+            on_gpus = queue.spec.name not in self.core.executors.off_gpus
+            assert not on_gpus or not any(gpu.has_room for gpu in gpus)
             free = [
                 e
                 for e in self.core.executors.of(queue.spec.name)

@@ -126,7 +126,11 @@ class DashboardFeed:
             now=now,
             at=wallclock.wall_clock(now)(now),
             reasons={e.spec.name: self._reasons.for_operators(e.spec.name) for e in core.executors},
-            missing={e.spec.name: e.missing for e in core.executors if e.missing},
+            missing={
+                e.spec.name: {m: self._reasons.for_operators(e.spec.name, m) for m in e.missing}
+                for e in core.executors
+                if e.live and e.missing
+            },
         )
         self._json = None
         if self._decision_log is not None:

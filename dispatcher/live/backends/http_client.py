@@ -61,8 +61,8 @@ _monotonic: Final = time.monotonic
 _LOCALHOST: Final = "Host: localhost\r\n"
 
 _UNREACHED: Final[dict[int, type[BackendError]]] = {
-    errno.EHOSTUNREACH: BackendUnreachable,
-    errno.ENETUNREACH: BackendUnreachable,
+    errno.EHOSTUNREACH: BackendSilent,
+    errno.ENETUNREACH: BackendSilent,
     errno.ENOENT: BackendUnreachable,  # a Unix socket that does not exist (yet or any more)
     errno.EAGAIN: BackendSilent,  # its backlog is full: connections are accepted too slowly
     EAI_AGAIN: BackendSilent,  # a name server that does not answer

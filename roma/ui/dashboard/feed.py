@@ -4,7 +4,7 @@ It joins the dispatcher's counts with the supervisors' decisions. If a superviso
 numbers are absent: stale values are not shown as current.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,13 +40,14 @@ class Dashboard:
         now: float,
         at: float,
         reasons: Mapping[str, str] | None = None,
-        missing: Mapping[str, Collection[str]] | None = None,
+        missing: Mapping[str, Mapping[str, str]] | None = None,
     ) -> list[Moment]:
         """Take one sample of everything; `now` is the dispatcher's clock, `at` the wall clock.
 
         `supervisors` maps a worker to its state and to the states of its executables as its
         supervisor reports them; `reasons` maps an executable to the reason why it cannot serve,
-        and `missing` a live one to the models that its server lacks. Returns the new moments.
+        and `missing` a live one to such reasons of the models that its server lacks. Returns the
+        new moments.
         """
         moments = self._moments.take(reply, now)
         self._arrived = {m.model: m.arrivals for m in reply.models}
@@ -159,7 +160,7 @@ def _executables(
     specs: Iterable[ExecutorSpec],
     supervisors: Mapping[str, tuple[Worker, Mapping[str, Any]]],
     reasons: Mapping[str, str],
-    missing: Mapping[str, Collection[str]],
+    missing: Mapping[str, Mapping[str, str]],
 ) -> dict[str, list[ExecutableRow]]:
     """Return the executables that can run each model; one that lacks it is still loading it."""
     known = {spec.name: spec for spec in specs}
@@ -179,11 +180,13 @@ def _executables(
             reason=reasons.get(spec.name, ""),
             **{key: state[key] for key in FROM_SUPERVISOR if key in state},
         )
-        lacking = missing.get(spec.name, ())
-        others = replace(executable, reason="") if lacking else executable
-        lacks = replace(executable, state=LOADING) if lacking else executable
+        lacking = missing.get(spec.name)
         for model in spec.models:
-            found.setdefault(model, []).append(lacks if model in lacking else others)
+            row = executable
+            if lacking is not None:
+                lacks, why = model in lacking, lacking.get(model, "")
+                row = replace(row, state=LOADING if lacks else row.state, reason=why)
+            found.setdefault(model, []).append(row)
     return found
 
 

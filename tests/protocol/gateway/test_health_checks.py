@@ -12,7 +12,7 @@ from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.health_checks import MOST_STATUS, watch
 from dispatcher.live.http.messages import Response
 from roma.config import schema
-from roma.domain.errors import BackendLost
+from roma.domain.errors import BackendLost, BackendTimeout, BackendUnreachable
 from roma.tools.demo.ports import free_ports
 from tests.protocol.gateway.conftest import FakeModelServer
 
@@ -26,6 +26,8 @@ class Watched:
 
     def __init__(self):
         self.suspects = {"m@w": asyncio.Event()}
+        self.core = SimpleNamespace(executors=self)
+        self.suspected = False
         self._seen = asyncio.Queue()
 
     def on_ready(self, executor):
@@ -35,6 +37,12 @@ class Watched:
         self._seen.put_nowait(f"lost: {why}")
 
     on_unavailable = on_lost
+
+    def __getitem__(self, executor):
+        return self
+
+    def lacks_more(self, executor, missing):
+        return False
 
     def on_missing(self, executor, missing):
         assert not missing
@@ -132,10 +140,6 @@ async def test_a_server_that_refuses_connections_ends_what_it_runs(harness, monk
     backend.gate.set()
     assert [status for status, _, _ in await asyncio.gather(*calls)] == [200, 200]
     assert (harness.queue.failed, executor.losses) == (0, 0)
-    # One that runs nothing is lost, even if an idle connection still brings answers.
-    await backend.refuse()
-    await harness.until(lambda: not executor.live)
-    assert (await harness.predict())[0] == 503
 
 
 ON_ONE_GPU = """
@@ -148,7 +152,7 @@ gateway: {{port: {port}, admin_port: {admin}}}
 async def test_a_model_that_a_gpu_cannot_load_costs_the_others_nothing(
     harness, monkeypatch, caplog
 ):
-    monkeypatch.setattr(health_checks, "MISSING_CHECK", 0.05)
+    monkeypatch.setattr(health_checks, "CHECK", 0.05)
     port, admin, behind = free_ports(3)
     backend = FakeModelServer(behind)
     backend.broken["b"] = "no such op"
@@ -163,7 +167,9 @@ async def test_a_model_that_a_gpu_cannot_load_costs_the_others_nothing(
     assert (await harness.predict(path="/v1/models/b:predict"))[0] == 503
     why = "gpu0@local: model b is not available: no such op"
     status, answer = await harness.get("/v1/models/b")
-    assert (status, json.loads(answer)["error"].endswith(f"is ready: {why}")) == (503, True)
+    (version,) = json.loads(answer)["model_version_status"]  # as the server says it
+    assert (status, version["state"]) == (200, "END")
+    assert harness.service.not_ready("b") == f"no executable of model b is ready: {why}"
     _, metrics = await harness.get("/metrics", harness.admin)
     assert f'reason="{why}"'.encode() in metrics
     rows = {}
@@ -174,6 +180,7 @@ async def test_a_model_that_a_gpu_cannot_load_costs_the_others_nothing(
             await asyncio.sleep(0.05)
     assert (rows["b"]["state"], rows["b"]["why"]) == ("down", f"unavailable: {why}")
     assert (rows["a"]["state"], rows["a"]["executables"][0]["reason"]) == ("ok", "")
+    await asyncio.sleep(0.2)  # some more checks
     (told,) = [r.getMessage() for r in caplog.records if "serves its other models" in r.msg]
     assert told.endswith("model b is not available: no such op")
     backend.broken.clear()
@@ -254,6 +261,46 @@ async def test_what_a_server_says_unasked_on_a_silent_connection_is_not_kept():
             tracemalloc.stop()
         assert [await driver.next() for _ in range(2)] == ["ready"] * 2  # its end is seen
         watching.cancel()
+
+
+@pytest.mark.parametrize("refusal", [BackendUnreachable("refused"), BackendLost("closed")])
+async def test_a_doubted_server_must_accept_a_new_connection(refusal):
+    """Its idle connections may go on where a front refuses new ones."""
+    driver = Watched()
+    driver.suspected = True
+
+    class Old:
+        host, port, socket, keeps = "127.0.0.1", 1, None, True
+
+        async def fetch(self, *_, timeout, most, is_fresh):
+            if is_fresh:
+                raise refusal
+            return AVAILABLE
+
+    endpoint = SimpleNamespace(pool=Old(), channel=None)
+    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
+    assert await driver.next() == f"lost: {refusal}"
+    driver.suspected = False
+    assert await driver.next() == "ready"
+    watching.cancel()
+
+
+async def test_a_doubted_server_that_serves_one_connection_answers_on_that(monkeypatch):
+    driver = Watched()
+    driver.suspected = True
+
+    class Single:
+        host, port, socket, keeps = "127.0.0.1", 1, None, True
+
+        async def fetch(self, *_, timeout, most, is_fresh=False):
+            if is_fresh:
+                raise BackendTimeout("no answer within 10 s")
+            return AVAILABLE
+
+    endpoint = SimpleNamespace(pool=Single(), channel=None)
+    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
+    assert await driver.next() == "ready"
+    watching.cancel()
 
 
 async def test_a_look_over_a_stale_connection_is_no_loss():

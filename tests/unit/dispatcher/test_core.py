@@ -4,6 +4,7 @@ import pytest
 
 from dispatcher import reports
 from dispatcher.schedulers.base import DropChoice, GpuScheduler, RunChoice, WaitUntil
+from dispatcher.state.lifecycle import RotationStep
 from roma.domain.errors import InvalidTransition
 from roma.domain.events import (
     Abort,
@@ -385,18 +386,54 @@ def test_what_waits_for_a_model_that_the_only_server_loses_is_refused(harness):
     assert harness.arrive("b", 0.7) == [Execute(3, "gpu", "b", (5,))]
 
 
-def test_of_two_gpus_the_one_that_has_the_model_runs_it(harness):
+def test_of_two_gpus_the_one_that_lacks_more_takes_nothing(harness):
     core = harness.build("a", "b", gpu="gpu_savings_first", cpu="balance")
     harness.gpu("gpu0")
     harness.gpu("gpu1")
     core.handle(ModelsMissing("gpu0", ("b",)), now=0.0)
     assert harness.arrive("b", 0.1) == [Execute(1, "gpu1", "b", (1,))]
-    assert harness.arrive("a", 0.2) == [Execute(2, "gpu0", "a", (2,))]
-    # With the other one lost, its models are on no GPU.
-    core.handle(ExecutorLost("gpu1"), now=0.3)
-    assert [c.reason for c in harness.arrive("b", 0.4)] == [Reason.NO_EXECUTABLE]
-    assert core.handle(ExecutionEnded(2, Result.OK), now=0.5) == []
-    assert harness.arrive("a", 0.6) == [Execute(3, "gpu0", "a", (4,))]
+    assert harness.arrive("a", 0.2) == []
+    assert core.handle(ExecutionEnded(1, Result.OK), now=0.3) == [Execute(2, "gpu1", "a", (2,))]
+    # With the other one lost, it is the most complete one, once it has been looked at.
+    assert core.executors.lacks_more("gpu0", {"b"})
+    core.handle(ExecutorLost("gpu1"), now=0.4)
+    assert not core.executors.lacks_more("gpu0", {"b"})
+    assert core.handle(ExecutorReady("gpu0"), now=0.5) == []
+    assert [c.reason for c in harness.arrive("b", 0.6)] == [Reason.NO_EXECUTABLE]
+    assert harness.arrive("a", 0.7) == [Execute(3, "gpu0", "a", (4,))]
+    # One that lacks the same works beside it.
+    core.handle(ModelsMissing("gpu1", ("b",)), now=0.8)
+    core.handle(ExecutorReady("gpu1"), now=0.8)
+    assert harness.arrive("a", 0.9) == [Execute(4, "gpu1", "a", (5,))]
+
+
+@pytest.mark.parametrize("gpu", ["fcfs", "edf"])
+def test_a_gpu_is_not_held_up_by_what_it_lacks(harness, gpu):
+    core = harness.build("a", "b", gpu=gpu, cpu="balance")
+    harness.gpu()
+    harness.cpu("b@w", "b")
+    core.handle(ModelsMissing("gpu", ("b",)), now=0.0)
+    harness.arrive("b", 0.0)
+    harness.arrive("b", 0.1)  # waits for its CPU
+    harness.arrive("a", 0.2)
+    for i in range(40):  # clients that come and go while the GPU is busy
+        harness.arrive("a", 1.0 + i / 100)
+        core.handle(RequestCancelled(harness.next_id), now=1.0 + i / 100)
+    assert harness.arrive("a", 2.0) == []
+    (execute,) = core.handle(ExecutionEnded(2, Result.OK), now=2.1)
+    assert (execute.executor, execute.model) == ("gpu", "a")
+
+
+def test_an_ejected_executor_is_needed_again_if_a_gpu_loses_the_model(harness):
+    core = harness.build("a", "b", gpu="gpu_savings_first", cpu="balance")
+    harness.gpu()
+    harness.cpu("b@w", "b")
+    core.executors["b@w"].rotate(RotationStep.EJECT)
+    core._ejections.ends.append((1e9, "b@w"))
+    core.policies.on_executor(core.executors["b@w"], 0.0)
+    harness.arrive("a", 0.0)
+    assert harness.arrive("b", 0.1) == []
+    assert core.handle(ModelsMissing("gpu", ("b",)), now=0.2) == [Execute(2, "b@w", "b", (2,))]
 
 
 def test_an_unreached_request_runs_elsewhere_once_and_keeps_its_place(harness):
