@@ -58,6 +58,7 @@ async def test_a_request_that_never_reached_its_executable_runs_on_another(harne
         (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), BackendUnreachable),
         (socket.gaierror(socket.EAI_AGAIN, "Temporary failure"), BackendSilent),
         (["127.0.0.1", "127.0.0.2"], BackendUnreachable),  # asyncio tells both, without a number
+        (OSError(errno.EHOSTUNREACH, "No route to host"), BackendSilent),
         (OSError(errno.EMFILE, "Too many open files"), BackendError),
     ],
 )
