@@ -11,7 +11,7 @@ import ssl
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -87,6 +87,14 @@ class ClusterCredentials:
     token: TokenFile | FixedToken
     tls: ssl.SSLContext | None
     source: str
+    certificate: bytes = field(default=b"", repr=False)
+    """PEM of the certificate that proves the identity, with its key; b"" if a token does."""
+
+    def trusting(self, authority: Path) -> ssl.SSLContext:
+        """Return a context that shows the same certificate to servers of another authority."""
+        tls = _trusting(authority)
+        _show(tls, self.certificate)
+        return tls
 
 
 def find(kubeconfig: Path | None = None, context: str | None = None) -> ClusterCredentials:
@@ -118,7 +126,7 @@ def _home() -> Path:
         return Path("~")
 
 
-def trusting(cafile: Path | None = None, cadata: str | None = None) -> ssl.SSLContext:
+def _trusting(cafile: Path | None = None, cadata: str | None = None) -> ssl.SSLContext:
     """Return a context that trusts a cluster's authorities, by default the system's.
 
     Python ≥ 3.13 demands key identifiers of them, which kubectl does not: EKS makes some without.
@@ -128,10 +136,19 @@ def trusting(cafile: Path | None = None, cadata: str | None = None) -> ssl.SSLCo
     return tls
 
 
+def _show(tls: ssl.SSLContext, certificate: bytes) -> None:
+    """Let a context show a certificate, if there is one."""
+    if certificate:
+        with tempfile.NamedTemporaryFile() as file:  # of mode 600; `ssl` reads files only
+            file.write(certificate)
+            file.flush()
+            tls.load_cert_chain(file.name, password=_no_password)
+
+
 def _in_cluster(host: str, port: str) -> ClusterCredentials:
     try:
         namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
-        tls = trusting(SERVICE_ACCOUNT / "ca.crt")
+        tls = _trusting(SERVICE_ACCOUNT / "ca.crt")
         (SERVICE_ACCOUNT / "token").read_text()
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{SERVICE_ACCOUNT}: cannot be read: {in_words(error)}") from error
@@ -211,13 +228,16 @@ class _Kubeconfig:
         namespace = str(context.get("namespace") or "default")
         if not _NAMESPACE.fullmatch(namespace):
             raise self._fault(f"contexts.{name}.namespace", namespace, "a DNS label")
-        tls = None if scheme == "http" else self._tls(cluster_name, cluster, user_name, user)
+        tls, certificate = None, b""
+        if scheme != "http":
+            tls, certificate = self._tls(cluster_name, cluster, user_name, user)
         return ClusterCredentials(
             server=str(server).rstrip("/"),
             namespace=namespace,
             token=self._token(f"users.{user_name}", user),
             tls=tls,
             source=self._source,
+            certificate=certificate,
         )
 
     def _entry(self, section: str, name: str, kind: str) -> dict[str, Any]:
@@ -253,11 +273,12 @@ class _Kubeconfig:
         cluster: Mapping[str, Any],
         user_name: object,
         user: Mapping[str, Any],
-    ) -> ssl.SSLContext:
+    ) -> tuple[ssl.SSLContext, bytes]:
+        """Return a context, and the certificate that it shows."""
         where = f"clusters.{cluster_name}.certificate-authority"
         try:
             authority = self._bytes(cluster, "certificate-authority")
-            tls = trusting(cadata=None if authority is None else authority.decode("ascii"))
+            tls = _trusting(cadata=None if authority is None else authority.decode("ascii"))
             where = f"clusters.{cluster_name}.insecure-skip-tls-verify"
             is_open = cluster.get("insecure-skip-tls-verify") or False
             if not isinstance(is_open, bool):  # "false" would be true
@@ -269,14 +290,11 @@ class _Kubeconfig:
             certificate, key = (self._bytes(user, f"client-{k}") for k in ("certificate", "key"))
             if (certificate is None) != (key is None):
                 raise ValueError("must be given together with client-key")
-            if certificate is not None and key is not None:
-                with tempfile.NamedTemporaryFile() as file:  # of mode 600; `ssl` reads files only
-                    file.write(certificate + b"\n" + key)
-                    file.flush()
-                    tls.load_cert_chain(file.name, password=_no_password)
+            own = b"" if certificate is None or key is None else certificate + b"\n" + key
+            _show(tls, own)
         except (OSError, ValueError) as error:  # SSLError is an OSError
             raise ConfigError(f"{self._source}: {where}: {error}") from error
-        return tls
+        return tls, own
 
     @staticmethod
     def _bytes(section: Mapping[str, Any], key: str) -> bytes | None:

@@ -137,7 +137,6 @@ def _pod_meters(
 ) -> "ServerMeters | KubeletMeters":
     """Return the meters of a worker's pods; raise ConfigError for an authority that is none."""
     # Imports that are not used must not delay the start.
-    from roma.kubernetes.credentials import trusting  # noqa: PLC0415
     from supervisor.actuators.kubelet_meters import KubeletMeters  # noqa: PLC0415
     from supervisor.actuators.pod_meters import ServerMeters  # noqa: PLC0415
 
@@ -147,7 +146,7 @@ def _pod_meters(
     credentials, tls = watch.client.credentials, watch.client.credentials.tls
     if settings.kubelet_ca is not None:
         try:
-            tls = trusting(settings.kubelet_ca)
+            tls = credentials.trusting(settings.kubelet_ca)
         except OSError as error:  # SSLError is one
             key = f"workers.{worker.name}.kubernetes.kubelet_ca"
             raise ConfigError(f"{key} = {settings.kubelet_ca}: {error}") from error
