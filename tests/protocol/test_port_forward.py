@@ -114,11 +114,17 @@ def test_options_that_contradict_each_other_are_refused(options):
     assert isinstance(done.exception, ConfigError)
 
 
-def test_the_file_says_service_and_namespace(kubectl, tmp_path):
+GPUS = (
+    "- {name: gpus, backend: static, cores: 1, executables: [{url: 'http://gpu:8501', model: m}]}\n"
+)
+
+
+@pytest.mark.parametrize("first", ["", GPUS])
+def test_the_file_says_service_and_namespace(kubectl, tmp_path, first):
     file, log = tmp_path / "roma.yaml", tmp_path / "log"
     file.write_text(
         "name: Shop\nmodels: {m: {sla: {response_time: 0.1}}}\ngateway: {admin_port: 9500}\n"
-        "workers:\n- {name: w, backend: kubernetes, node: n, cores: 1, "
+        f"workers:\n{first}- {{name: w, backend: kubernetes, node: n, cores: 1, "
         "kubernetes: {namespace: models}}\n"
     )
     kubectl(LISTENS.format(log=log, port=free_ports(1)[0]))

@@ -75,8 +75,8 @@ def labels(config: Config, component: str, **more: str) -> dict[str, str]:
 
 
 def settings(config: Config) -> KubernetesConfig:
-    """Return the settings of the workers, which are the same for all."""
-    return config.workers[0].pods
+    """Return the settings of the workers that are nodes: rendered ones have the same."""
+    return next((w.pods for w in config.discovered), KubernetesConfig())
 
 
 def control_port(config: Config) -> int:
