@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import (
     AddrInfoType,
+    ClientConnectorCertificateError,
     ClientError,
     ClientResponse,
     ClientSession,
@@ -177,6 +178,9 @@ class Client:
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _silence(self, error: Exception) -> ApiServerError:
+        """Return the error for no answer; the next call trusts a new authority."""
+        if isinstance(error, ClientConnectorCertificateError):
+            self.credentials.renew()
         return ApiServerError(f"{self.credentials.server}: not reachable: {reason(error)}")
 
     def _refusal(self, response: ClientResponse, said: bytes) -> ApiServerError:

@@ -1,6 +1,7 @@
 """Credentials for an API server: a pod's service account, or a kubeconfig.
 
-Tokens of service accounts are replaced every hour: their file is read again.
+Tokens of service accounts are replaced every hour: their file is read again. So is that of the
+authorities, once the server has a certificate of another.
 """
 
 import base64
@@ -30,9 +31,8 @@ REREAD: Final = 10.0
 _YAML_ERRORS: Final = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """Errors of yaml's own constructors, for `2001-99-99`, `!!timestamp x` and the like."""
 
-_FILES: Final = frozenset(
-    {"certificate-authority", "client-certificate", "client-key", "tokenFile"}
-)
+_AUTHORITY: Final = "certificate-authority"
+_FILES: Final = frozenset({_AUTHORITY, "client-certificate", "client-key", "tokenFile"})
 """Keys of clusters and users that name a file."""
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -89,6 +89,14 @@ class ClusterCredentials:
     source: str
     certificate: bytes = field(default=b"", repr=False)
     """PEM of the certificate that proves the identity, with its key; b"" if a token does."""
+    authority: Path | None = None
+    """File with the API server's authorities, if they are in one."""
+
+    def renew(self) -> None:
+        """Trust what that file has by now, too: a cluster's authority is replaced while it runs."""
+        if self.tls is not None and self.authority is not None:
+            with contextlib.suppress(OSError):  # it is being written
+                self.tls.load_verify_locations(self.authority)
 
     def trusting(self, authority: Path) -> ssl.SSLContext:
         """Return a context that shows the same certificate to servers of another authority."""
@@ -146,15 +154,21 @@ def _show(tls: ssl.SSLContext, certificate: bytes) -> None:
 
 
 def _in_cluster(host: str, port: str) -> ClusterCredentials:
+    authorities = SERVICE_ACCOUNT / "ca.crt"
     try:
         namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
-        tls = _trusting(SERVICE_ACCOUNT / "ca.crt")
+        tls = _trusting(authorities)
         (SERVICE_ACCOUNT / "token").read_text()
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{SERVICE_ACCOUNT}: cannot be read: {in_words(error)}") from error
     token = TokenFile(SERVICE_ACCOUNT / "token")
     return ClusterCredentials(
-        f"https://{authority(host, port)}", namespace, token, tls, str(SERVICE_ACCOUNT)
+        f"https://{authority(host, port)}",
+        namespace,
+        token,
+        tls,
+        str(SERVICE_ACCOUNT),
+        authority=authorities,
     )
 
 
@@ -228,6 +242,7 @@ class _Kubeconfig:
         namespace = str(context.get("namespace") or "default")
         if not _NAMESPACE.fullmatch(namespace):
             raise self._fault(f"contexts.{name}.namespace", namespace, "a DNS label")
+        file = None if cluster.get(f"{_AUTHORITY}-data") else cluster.get(_AUTHORITY)
         tls, certificate = None, b""
         if scheme != "http":
             tls, certificate = self._tls(cluster_name, cluster, user_name, user)
@@ -238,6 +253,7 @@ class _Kubeconfig:
             tls=tls,
             source=self._source,
             certificate=certificate,
+            authority=None if file is None else Path(file),
         )
 
     def _entry(self, section: str, name: str, kind: str) -> dict[str, Any]:
@@ -275,9 +291,9 @@ class _Kubeconfig:
         user: Mapping[str, Any],
     ) -> tuple[ssl.SSLContext, bytes]:
         """Return a context, and the certificate that it shows."""
-        where = f"clusters.{cluster_name}.certificate-authority"
+        where = f"clusters.{cluster_name}.{_AUTHORITY}"
         try:
-            authority = self._bytes(cluster, "certificate-authority")
+            authority = self._bytes(cluster, _AUTHORITY)
             tls = _trusting(cadata=None if authority is None else authority.decode("ascii"))
             where = f"clusters.{cluster_name}.insecure-skip-tls-verify"
             is_open = cluster.get("insecure-skip-tls-verify") or False

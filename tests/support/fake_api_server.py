@@ -76,8 +76,8 @@ class FakeApiServer:
         self._events = []
         self._news = asyncio.Event()
 
-    async def start(self, port):
-        """Listen on a port of this machine."""
+    async def start(self, port, tls=None):
+        """Listen on a port of this machine, with the certificate of a context."""
         app = web.Application()
         app.router.add_get(PODS, self._get)
         app.router.add_get(NODES, self._get)
@@ -91,8 +91,8 @@ class FakeApiServer:
         app.router.add_post(LEASES, self._post_lease)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", port).start()
-        self.url = f"http://127.0.0.1:{port}"
+        await web.TCPSite(self._runner, "127.0.0.1", port, ssl_context=tls).start()
+        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{port}"
 
     async def stop(self):
         await self._runner.cleanup()

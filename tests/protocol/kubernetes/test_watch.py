@@ -3,10 +3,15 @@
 import asyncio
 import logging
 import socket
+import ssl
 
 import pytest
+import trustme
 
-from roma.kubernetes.client import ApiServerError
+from roma.kubernetes.client import ApiServerError, Client
+from roma.kubernetes.credentials import find
+from roma.kubernetes.watch import PodWatch
+from roma.tools.demo.ports import free_ports
 from tests.support.fake_api_server import FakeApiServer, pod
 from tests.support.waiting import until
 
@@ -111,6 +116,42 @@ async def test_a_server_that_is_gone_is_waited_for(cluster):
     cluster.api = other
     await until(lambda: set(watch.pods) == {"a", "b"})  # it goes on where it was
     await other.stop()
+
+
+def issue(authority):
+    """Return the context of a server of this machine."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    return tls
+
+
+async def test_an_authority_that_is_replaced_is_trusted_without_a_restart(monkeypatch, tmp_path):
+    """A pod's ca.crt has the new one before the API server shows a certificate of it."""
+    monkeypatch.setattr("roma.kubernetes.watch.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("roma.kubernetes.credentials.SERVICE_ACCOUNT", tmp_path)
+    old, new, (port,) = trustme.CA(), trustme.CA(), free_ports(1)
+    for name, text in (("namespace", b"models"), ("token", b"t"), ("ca.crt", old.cert_pem.bytes())):
+        (tmp_path / name).write_bytes(text)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
+    before, after = FakeApiServer(), FakeApiServer()
+    watch = PodWatch(Client(find()), "models", "model-server", jitter=lambda: 0.5)
+    await before.start(port, issue(old))
+    running = asyncio.create_task(watch.run())
+    try:
+        await until(lambda: before.watches == 1)
+        await before.stop()
+        await after.start(port, issue(new))
+        after.put(pod("a"), "ADDED")
+        await until(lambda: "certificate verify failed" in watch.trouble)
+        assert not watch.pods  # nobody is trusted whom the file does not name
+        (tmp_path / "ca.crt").write_bytes(old.cert_pem.bytes() + new.cert_pem.bytes())
+        await until(lambda: "a" in watch.pods)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await watch.client.close()
+        await after.stop()
 
 
 @pytest.mark.parametrize("event", [{"type": "MODIFIED", "object": {"kind": "Pod"}}, {"type": "X"}])
