@@ -315,7 +315,8 @@ class PodActuator:
             return None  # it is on its way; a later tick looks again
         except ApiServerError as error:
             if error.status in (404, 410):
-                if await self._goes(pod):
+                # A server that lacks the resource names no pod; a late watch still shows one.
+                if f'"{pod.name}"' in str(error) or await self._goes(pod):
                     return None
                 error = ApiServerError(f"{error}: {NEEDED}", error.status)
             if error.retry_after:

@@ -232,6 +232,20 @@ async def test_a_pod_that_is_gone_is_no_fault(cluster, actuator, monkeypatch, st
     assert await actuator.apply({"a@w": 0.5}) == {}
 
 
+async def test_a_pod_that_is_gone_is_no_fault_though_the_watch_still_shows_it(
+    cluster, actuator, monkeypatch
+):
+    monkeypatch.setattr(actuator, "_limit", 0.01)
+    await actuator.apply({})
+    del cluster.api.pods["a"]
+    results = {}
+    for _ in range(3):
+        results |= await actuator.apply({"a@w": 0.5, "b@w": 0.5})
+        await asyncio.sleep(0.05)
+    assert "a" in cluster.watch.pods
+    assert results == {"b@w": 0.5}
+
+
 async def test_a_server_without_the_resource_of_resizing_is_no_missing_pod(
     cluster, actuator, monkeypatch
 ):
