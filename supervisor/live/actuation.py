@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -26,12 +26,16 @@ from supervisor.cgroups import container_hierarchy, find_hierarchy
 from supervisor.claims import Claims
 
 if TYPE_CHECKING:
+    from roma.config.backends.pod_source import NodePool, PodSource
     from roma.kubernetes.watch import PodWatch
     from supervisor.actuators.kubelet_meters import KubeletMeters
     from supervisor.actuators.pod_meters import ServerMeters
 
 START_LIMIT: Final = 1.0
 """Seconds that an API server may take for a question at the start."""
+
+LEARN_AGAIN: Final = 10.0
+"""Seconds after which an API server that did not answer is asked for its LimitRanges again."""
 
 log = logging.getLogger(__name__)
 
@@ -164,41 +168,60 @@ def _pod_meters(
 
 async def prepare(config: Config, sources: Sources) -> None:
     """Learn what sources must know of executables before they list any."""
-    found = [sources.of(w) for w in config.workers if w.backend is BackendKind.KUBERNETES]
+    found = list(_pod_sources(config, sources))
     # All at once: where the API server does not answer, each question takes as long as it may, and
     # a supervisor of many nodes would be restarted before it listens.
-    said, _ = await asyncio.gather(
-        asyncio.gather(*(_learn_bounds(config, source) for source in found)),
-        asyncio.gather(*(_learn_version(source) for source in found)),
+    await asyncio.gather(
+        _learn_bounds(config, found), *(_learn_version(source) for source in found)
     )
+
+
+async def learn_late(config: Config, sources: Sources) -> None:
+    """Ask again for the LimitRanges that no answer came about, until all are known."""
+    while unknown := [source for source in _pod_sources(config, sources) if source.unread]:
+        await asyncio.sleep(LEARN_AGAIN)
+        await _learn_bounds(config, unknown)
+
+
+def _pod_sources(config: Config, sources: Sources) -> "Iterator[PodSource | NodePool]":
+    for worker in config.workers:
+        if worker.backend is BackendKind.KUBERNETES:
+            # An import that is not used must not delay the start.
+            from roma.config.backends.pod_source import NodePool, PodSource  # noqa: PLC0415
+
+            source = sources.of(worker)
+            assert isinstance(source, PodSource | NodePool)
+            yield source
+
+
+async def _learn_version(source: "PodSource | NodePool") -> None:
+    """Ask if the API server can resize pods."""
+    source.unfit = await source.watch.client.too_old(START_LIMIT)
+
+
+async def _learn_bounds(config: Config, sources: "Sequence[PodSource | NodePool]") -> None:
+    """Read the LimitRanges of the pods' namespaces."""
+    said = await asyncio.gather(*(_read_bounds(config, source) for source in sources))
     for level, line in dict.fromkeys(line for lines in said for line in lines):  # once for all
         log.log(level, "%s", line)
 
 
-async def _learn_version(source: object) -> None:
-    """Ask if the API server can resize pods."""
-    # An import that is not used must not delay the start.
-    from roma.config.backends.pod_source import NodePool, PodSource  # noqa: PLC0415
-
-    assert isinstance(source, PodSource | NodePool)
-    source.unfit = await source.watch.client.too_old(START_LIMIT)
-
-
-async def _learn_bounds(config: Config, source: object) -> list[tuple[int, str]]:
+async def _read_bounds(config: Config, source: "PodSource | NodePool") -> list[tuple[int, str]]:
     """Read the LimitRanges of the pods' namespace; return what is to be said of them."""
     # Imports that are not used must not delay the start.
-    from roma.config.backends.pod_source import NodePool, PodSource  # noqa: PLC0415
     from roma.kubernetes.client import ApiServerError  # noqa: PLC0415
     from roma.kubernetes.limit_range import NO_BOUNDS, cpu_bounds  # noqa: PLC0415
 
-    assert isinstance(source, PodSource | NodePool)
     namespace = source.watch.namespace
     path = f"/api/v1/namespaces/{namespace}/limitranges"
+    known, source.unread = source.unread, ""
     try:
         found = source.bounds = cpu_bounds(await source.watch.client.get(path, START_LIMIT))
     except (ApiServerError, ValueError) as error:
         words = f"the LimitRanges of namespace {namespace} are unknown: {error}"
-        return [(logging.WARNING, words)]
+        if isinstance(error, ApiServerError) and error.is_passing:
+            source.unread = words
+        return [] if words == known else [(logging.WARNING, words)]
     if found == NO_BOUNDS:
         return []
     words = f"namespace {namespace}: a CPU limit must be {found}, and no pod gets another"

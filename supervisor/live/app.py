@@ -25,7 +25,7 @@ from roma.telemetry.exhaustion import report_exhaustion
 from roma.telemetry.tasks import background, stop_signal, until_one_ends
 from supervisor.claims import Claims
 from supervisor.live import api
-from supervisor.live.actuation import ActuationContext, prepare
+from supervisor.live.actuation import ActuationContext, learn_late, prepare
 from supervisor.live.gpus import Gpus
 from supervisor.live.identity import is_gone
 from supervisor.live.peer import Peer
@@ -62,6 +62,7 @@ async def run(
         leads: Callable[[], bool] = (lambda: True) if lease is None else (lambda: lease.is_held)
         context = ActuationContext(claims, Sources(config), leads)
         await prepare(config, context.sources)
+        await stack.enter_async_context(background(learn_late(config, context.sources)))
 
         def dispatchers(period: float) -> list[Peer]:
             # Half a period: a late answer must not delay the tick after it.

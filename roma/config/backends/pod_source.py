@@ -32,6 +32,8 @@ class PodSource:
         """Bounds of the namespace on CPU limits, as far as they are known."""
         self.unfit = ""
         """Why the API server cannot resize pods; "" if it can, or if that is not known."""
+        self.unread = ""
+        """Why the bounds are unknown as yet; "" if they are known, or cannot be."""
         self.watch = _pods(worker, fields=f"spec.nodeName={worker.node}")
         self._notices = _Notices(config, worker, self.watch.namespace)
 
@@ -54,8 +56,8 @@ class NodePool:
         self._executables = _Executables(worker)
         self._listed: dict[str, NodeWorker] = {}
         self.bounds = NO_BOUNDS
-        self.unfit = ""
-        """Both as a PodSource's."""
+        self.unfit = self.unread = ""
+        """All as a PodSource's."""
         self.watch = _pods(worker)
         self._notices = _Notices(config, worker, self.watch.namespace)
         self._labels = ",".join(f"{key}={value}" for key, value in worker.nodeSelector.items())

@@ -19,7 +19,7 @@ from roma.tools.demo.ports import free_ports
 from supervisor.claims import Claims
 from supervisor.core import DECISIONS_IN_ALL
 from supervisor.live import app as supervisor_app
-from supervisor.live.actuation import ActuationContext, prepare
+from supervisor.live.actuation import ActuationContext, learn_late, prepare
 from supervisor.live.worker_set import controlling
 from tests.protocol.gateway.conftest import FakeModelServer
 from tests.support.fake_api_server import pod
@@ -198,6 +198,34 @@ async def test_limit_ranges_bound_what_the_core_may_give(
         await asyncio.gather(following, return_exceptions=True)
     assert (found.min_cores, found.max_cores) == cores
     assert found.spec.most_cores == found.max_cores
+
+
+async def test_limit_ranges_that_could_not_be_read_at_the_start_are_read_later(
+    cluster, config, monkeypatch, caplog
+):
+    monkeypatch.setattr("supervisor.live.actuation.LEARN_AGAIN", 0.02)
+    api, get, answers = cluster.api, Client.get, []
+
+    async def away(client, path, *arguments, **query):
+        if path.endswith("limitranges"):
+            answers.append(path)
+            if len(answers) < 4:
+                raise ApiServerError("not reachable")
+        return await get(client, path, *arguments, **query)
+
+    monkeypatch.setattr(Client, "get", away)
+    bound = {"type": "Container", "max": {"cpu": "2"}}
+    api.limit_ranges.append({"metadata": {"name": "r"}, "spec": {"limits": [bound]}})
+    api.put_node("node-a", disk="ssd")
+    api.put(pod("a-1", node="node-a"), "ADDED")
+    async with supervised(config) as (sources, _):
+        await until(lambda: len(executables(sources.applied(config))) == 1)
+        assert executables(sources.applied(config))[0].max_cores == 4
+        await learn_late(config, sources)
+        api.settle("a-1")  # as after any change
+        await until(lambda: executables(sources.applied(config))[0].max_cores == 2)
+    assert len(answers) == 4
+    assert len([line for line in caplog.messages if "are unknown" in line]) == 1
 
 
 async def test_what_is_asked_at_the_start_is_asked_for_all_nodes_at_once(
