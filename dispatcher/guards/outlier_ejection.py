@@ -72,7 +72,8 @@ class Ejections:
         is_broken = executor.errors > 0 and (executor.probing or executor.errors >= ERRORS)
         if (is_broken or self._is_worse(executor, model)) and not self._is_needed(executor):
             span = min(MAX_EJECTION_TIME, BASE_EJECTION_TIME * 2**executor.ejections)
-            executor.ejections += 1
+            if span < MAX_EJECTION_TIME:  # 2**1024 is no float: a night of the longest ones
+                executor.ejections += 1
             executor.rotate(RotationStep.EJECT)
             heappush(self.ends, (now + span, executor.spec.name))
         elif result is Result.TIMEOUT:

@@ -76,9 +76,9 @@ class Executor:
         self.spec = spec
         self.state = ExecutorState.LOADING
         self.planned: DeviceState | None = None
-        # See dispatcher/guards/outlier_ejection.py: errors in a row, ejections in a row, the share
-        # of recent executions that failed, and how many requests others had answered when that
-        # began.
+        # See dispatcher/guards/outlier_ejection.py: errors in a row, ejections in a row that
+        # lengthened the next one, the share of recent executions that failed, and how many requests
+        # others had answered when that began.
         self.errors = self.ejections = 0
         self.rotation = Rotation.FULL
         self.fault_share = 0.0

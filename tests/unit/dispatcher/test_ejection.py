@@ -84,6 +84,17 @@ def test_ejections_grow_no_longer_than_the_longest(harness, pair):
     )
 
 
+def test_one_that_fails_for_days_is_ejected_as_long_each_time(harness, pair):
+    fail(harness, ERRORS)
+    for _ in range(1100):
+        now = pair.next_wakeup()
+        pair.handle(Woken(), now=now)
+        fail(harness, 1, now=now)
+    assert now > 9 * 3600
+    assert pair.next_wakeup() == now + MAX_EJECTION_TIME
+    assert not pair.live
+
+
 def test_the_last_one_of_a_model_is_never_ejected(harness):
     core = harness.build("m")
     harness.cpu("bad", "m")
