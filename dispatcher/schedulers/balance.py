@@ -11,8 +11,8 @@ first on both, up to three times as many are late for the same core-seconds.) Fi
 before the next is cheaper than spreading: every replica that runs anything needs the cores that one
 request needs.
 
-Nothing spills to a container too small to answer it within its SLA. Without a live GPU there is
-nothing to balance: the oldest waiting request runs wherever there is room.
+Nothing spills to a container too small to answer it within its SLA. Without a GPU in rotation there
+is nothing to balance: the oldest waiting request runs wherever there is room.
 """
 
 import math
@@ -87,8 +87,8 @@ class _Backlog:
 class CpuBalance(Scheduler):
     """Spills the youngest request of a model whose overflow is due.
 
-    What GPUs have to do is needed only while one is live, and updated only then: in a deployment
-    without one, it would cost each request more than all other decisions.
+    What GPUs have to do is needed only while one is in rotation, and updated only then: in a
+    deployment without one, it would cost each request more than all other decisions.
     """
 
     def __init__(self, state: PolicyView, options: SchedulingConfig) -> None:
@@ -113,11 +113,11 @@ class CpuBalance(Scheduler):
             self._weigh(i, queue)
 
     def on_executor(self, executor: Executor, now: float) -> None:
-        """Keep the replicas that have room, and the live GPUs."""
+        """Keep the replicas that have room, and the GPUs in rotation."""
         if executor.spec.device is _GPU:
-            live = [gpu for gpu in self.state.executors.gpus if gpu.live]
-            if live != self._gpus:
-                self._gpus = live
+            gpus = [gpu for gpu in self.state.executors.gpus if gpu.in_rotation]
+            if gpus != self._gpus:
+                self._gpus = gpus
                 for i, queue in enumerate(self.state.queues.values()):
                     self._time(i, queue)
                     self._weigh(i, queue)

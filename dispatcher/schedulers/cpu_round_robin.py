@@ -1,7 +1,7 @@
 """CPU policy `round_robin`: fair turns for models and their replicas (paper §3), with spill.
 
 The paper gives any waiting request to any CPU executable with room. With θ > 0 two refinements hold
-while a GPU is live:
+while a GPU is in rotation:
 
 * spill: a request goes to a CPU only if the GPUs cannot reach it before θ·SLA, with all other
   waiting requests counted as ahead of it: the GPUs finish them at
@@ -112,9 +112,9 @@ class CpuRoundRobin(Scheduler):
         return head.arrived + patience + own
 
     def _update_gpus(self) -> None:
-        live = [gpu for gpu in self.state.executors.gpus if gpu.live]
-        if live != self._gpus:
-            self._gpus = live
+        gpus = [gpu for gpu in self.state.executors.gpus if gpu.in_rotation]
+        if gpus != self._gpus:
+            self._gpus = gpus
             self._held.clear()
             self._held_until.clear()
             for queue in self.state.queues.values():

@@ -169,6 +169,14 @@ class Executor:
         return self.rotation is _EJECTED
 
     @property
+    def in_rotation(self) -> bool:
+        """True if it is live and not ejected: predictions may count on it."""
+        state = self.state
+        return self.rotation is not _EJECTED and (
+            state is _IDLE or state is _BUSY or state is _SUSPECTED
+        )
+
+    @property
     def probing(self) -> bool:
         """True if it gets one request at a time."""
         return self.rotation is _PROBING

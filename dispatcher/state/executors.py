@@ -1,4 +1,8 @@
-"""All executors, found by name or by model: who can start what, and how long it takes."""
+"""All executors, found by name or by model: who can start what, and how long it takes.
+
+Predictions count on the executors in rotation: one that is ejected answers nothing for a while, and
+one that has failed from its start has no time that could be predicted.
+"""
 
 import math
 from collections.abc import Collection, Iterator
@@ -110,6 +114,10 @@ class Executors:
         # Called several times per request: a generator costs twice as much as a list.
         return [e for e in self._by_model.get(model, _NOBODY) if e.live]
 
+    def _in_rotation(self, model: str) -> list[Executor]:
+        """Return the executors that a prediction for `model` may count on."""
+        return [e for e in self._by_model.get(model, _NOBODY) if e.in_rotation]
+
     def slots(self, model: str) -> int:
         """Return the most executions that one executable of `model` may run at once; 0 if none."""
         return max((e.limit for e in self.of(model)), default=0)
@@ -124,7 +132,7 @@ class Executors:
 
         Only where no GPU serves the model: there the first request is not slow.
         """
-        serving = self.of(model)
+        serving = self._in_rotation(model)
         return bool(serving) and all(
             e.work(model) is None and e.cores < min(e.spec.threads, e.spec.most_cores)
             for e in serving
@@ -135,19 +143,19 @@ class Executors:
         return _shortest(self._by_model.get(model, _NOBODY), model)
 
     def fastest_tail(self, model: str) -> float:
-        """Return the shortest tail of the live ones; 0 if one is unmeasured, or if none is live."""
-        tails = [executor.tail(model) for executor in self.of(model)]
+        """Return the shortest tail in rotation; 0 if one is unmeasured, or without any."""
+        tails = [executor.tail(model) for executor in self._in_rotation(model)]
         return min((0.0 if tail is None else tail for tail in tails), default=0.0)
 
     def tail_at_most_cores(self, model: str) -> float:
-        """Return the shortest tail of the live ones if every controller granted its most now."""
-        tails = [executor.tail(model, executor.most[1]) for executor in self.of(model)]
+        """Return the shortest tail in rotation if every controller granted its most now."""
+        tails = [executor.tail(model, executor.most[1]) for executor in self._in_rotation(model)]
         return min((0.0 if tail is None else tail for tail in tails), default=0.0)
 
     def wait(self, model: str, ahead: int) -> float:
         """Return the predicted seconds until `ahead` requests of `model` have been started.
 
-        Without a live executor: the seconds until one may be back.
+        Without an executor in rotation: the seconds until one may be back.
         """
         rate = self._rate(model)
         return ahead / rate if rate > 0 else RECOVERY
@@ -160,7 +168,7 @@ class Executors:
         the granted cores.
         """
         cores = cost = 0.0
-        for executor in self.of(model):
+        for executor in self._in_rotation(model):
             if executor.spec.device is _GPU:
                 return 0.0
             cores += executor.cores * executor.part
@@ -174,7 +182,7 @@ class Executors:
         for executor in self._by_model.get(model, _NOBODY):
             if executor.has_room:
                 return False
-            if not executor.live:
+            if not executor.in_rotation:
                 continue
             limit, share = executor.most
             grows = grows or limit * share > executor.limit * executor.share
@@ -186,7 +194,7 @@ class Executors:
         `ahead` requests wait already; 0 if an executor is unmeasured.
         """
         rate, shortest = 0.0, math.inf
-        for executor in self.of(model):
+        for executor in self._in_rotation(model):
             work = executor.work(model)
             if not work:
                 return 0.0
@@ -202,7 +210,7 @@ class Executors:
         admitting, since a request that turns out too late is rejected from the queue.
         """
         total = 0.0
-        for executor in self.of(model):
+        for executor in self._in_rotation(model):
             expected = executor.expected(model)
             if not expected:
                 return math.inf
@@ -225,13 +233,13 @@ class Executors:
 
 
 def _shortest(executors: list[Executor], model: str) -> float:
-    """Return the least prediction of the live ones; 0 if one has none yet, or if none is live.
+    """Return the least prediction of those in rotation; 0 if one has none yet, or without any.
 
     A plain loop, asked several times per request: min() over a generator costs three times as much.
     """
     shortest = math.inf
     for executor in executors:
-        if executor.live and model not in executor.missing:
+        if executor.in_rotation and model not in executor.missing:
             expected = executor.expected(model)
             if not expected:
                 return 0.0

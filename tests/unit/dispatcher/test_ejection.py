@@ -6,7 +6,17 @@ from collections import Counter
 import pytest
 
 from dispatcher.guards.outlier_ejection import ANSWERS, ERRORS, MAX_EJECTION_TIME
-from roma.domain.events import Execute, ExecutionEnded, ExecutorLost, ExecutorReady, Result, Woken
+from roma.domain.events import (
+    Execute,
+    ExecutionEnded,
+    ExecutorLost,
+    ExecutorReady,
+    Reason,
+    Reject,
+    Result,
+    Woken,
+)
+from roma.domain.model import ModelSpec, Sla
 
 
 @pytest.fixture
@@ -135,6 +145,42 @@ def test_a_gpu_is_ejected_only_if_every_model_has_another_place(harness):
         for command in harness.arrive("b", 0.0):
             core.handle(ExecutionEnded(command.execution, Result.ERROR), now=0.0)
     assert core.executors["gpu"].has_room  # b has no other
+
+
+@pytest.mark.parametrize("cpu", ["balance", "round_robin"])
+def test_an_ejected_gpu_holds_no_request_back(harness, cpu):
+    core = harness.build("m", gpu="gpu_savings_first", cpu=cpu, spill=0.2)
+    harness.gpu()
+    harness.cpu("m@w", "m")
+    for _ in range(ERRORS):
+        (command,) = harness.arrive("m", 0.0)
+        assert command.executor == "gpu"
+        core.handle(ExecutionEnded(command.execution, Result.ERROR), now=0.0)
+    (first,) = harness.arrive("m", 0.01)
+    assert first.executor == "m@w"
+    for now in (0.02, 0.03):
+        assert harness.arrive("m", now) == []
+    (second,) = core.handle(ExecutionEnded(first.execution, Result.OK), now=0.04)
+    assert second.requests == (first.requests[0] + 1,)  # the oldest: no GPU comes for it
+
+
+@pytest.mark.parametrize("worked", [True, False])
+def test_no_prediction_counts_on_one_that_is_ejected(harness, worked):
+    core, now = harness.build(ModelSpec("m", Sla.within(1.0, 0.02), 4.0)), 0.0
+    harness.cpu("bad", "m")
+    harness.cpu("good", "m")
+    fails = not worked
+    while not core.executors["bad"].ejected:
+        (command,) = harness.arrive("m", now)
+        is_bad = command.executor == "bad"
+        now += 0.01 if is_bad else 0.3
+        result = Result.ERROR if is_bad and fails else Result.OK
+        core.handle(ExecutionEnded(command.execution, result), now=now)
+        fails = fails or is_bad
+    commands = [command for _ in range(20) for command in harness.arrive("m", now)]
+    refused = [command.reason for command in commands if isinstance(command, Reject)]
+    # One runs on the other; those behind it start after 0.3, 0.6 … s and take 0.3 s.
+    assert refused == [Reason.PREDICTED_LATE] * 16
 
 
 def test_a_trial_ends_with_a_success_though_what_ran_before_had_succeeded_too(harness):
