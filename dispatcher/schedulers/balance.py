@@ -11,8 +11,10 @@ first on both, up to three times as many are late for the same core-seconds.) Fi
 before the next is cheaper than spreading: every replica that runs anything needs the cores that one
 request needs.
 
-Nothing spills to a container too small to answer it within its SLA. Without a GPU in rotation there
-is nothing to balance: the oldest waiting request runs wherever there is room.
+Nothing spills to a container too small to answer it within its SLA. Where even the most cores would
+be too few, measurements are in doubt, as of a machine that was slow for a while: a request is tried
+now and then. Without a GPU in rotation there is nothing to balance: the oldest waiting request runs
+wherever there is room.
 """
 
 import math
@@ -30,6 +32,7 @@ from dispatcher.schedulers.base import (
 from dispatcher.schedulers.gpu_savings_first import gpu_savings
 from dispatcher.state.executor import Executor
 from dispatcher.state.queues import ModelQueue
+from dispatcher.state.request_cost import TRIAL_SHARE
 from roma.config.scheduling import SchedulingConfig
 from roma.domain.model import Device
 
@@ -42,10 +45,11 @@ DRIFT = 0.1
 class _Backlog:
     """A model's waiting requests, and the CPU replicas with room; times in seconds.
 
-    `service` is the predicted time on the replica that a request would get. A request takes a GPU
-    `gpu_time`, all that wait `gpu_work`; `saving` orders them there. `youngest` is the arrival of
-    the last one. `is_ready`: one waits, and a replica has room. `is_off_gpus`: no GPU has the
-    model.
+    `service` is the predicted time on the replica that a request would get, `least` that with the
+    most cores, as far as it is measured; `tried` is when that was last tried although it was longer
+    than `promise`. A request takes a GPU `gpu_time`, all that wait `gpu_work`; `saving` orders them
+    there. `youngest` is the arrival of the last one. `is_ready`: one waits, and a replica has room.
+    `is_off_gpus`: no GPU has the model.
     """
 
     __slots__ = (
@@ -54,11 +58,13 @@ class _Backlog:
         "gpu_work",
         "is_off_gpus",
         "is_ready",
+        "least",
         "model",
         "patience",
         "promise",
         "saving",
         "service",
+        "tried",
         "waits",
         "youngest",
     )
@@ -70,8 +76,13 @@ class _Backlog:
         self.patience = spill * self.promise
         self.free: dict[str, Executor] = {}
         self.is_ready = self.waits = False
-        self.service = self.gpu_time = self.gpu_work = self.youngest = 0.0
+        self.service = self.least = self.gpu_time = self.gpu_work = self.youngest = 0.0
         self.saving = math.inf
+        self.tried = -math.inf
+
+    def is_trial(self, now: float) -> bool:
+        """Return True if a request may be tried although it is predicted to be late."""
+        return self.least > self.promise and now - self.tried >= self.least / TRIAL_SHARE
 
     @property
     def fastest(self) -> Executor:
@@ -155,10 +166,15 @@ class CpuBalance(Scheduler):
                     return RunChoice(backlog.fastest.spec.name, backlog.model)
                 continue
             ahead += backlog.gpu_work
-            if not backlog.is_ready or now - backlog.youngest + backlog.service > backlog.promise:
+            if not backlog.is_ready:
+                continue
+            is_late = now - backlog.youngest + backlog.service > backlog.promise
+            if is_late and not backlog.is_trial(now):
                 continue
             due = backlog.youngest + backlog.patience - (ahead - backlog.gpu_time) / gpus
             if due <= reach:
+                if is_late:
+                    backlog.tried = now
                 return RunChoice(backlog.fastest.spec.name, backlog.model, youngest=True)
             first_due = min(first_due, due)
         return None if first_due == math.inf else WaitUntil(first_due)
@@ -177,7 +193,12 @@ class CpuBalance(Scheduler):
     def _time(self, i: int, queue: ModelQueue) -> None:
         """Predict how long a model's request takes on the replica that it would get."""
         backlog = self._backlogs[i]
-        backlog.service = self._expected(backlog.fastest, queue) if backlog.free else math.inf
+        if not backlog.free:
+            backlog.service = math.inf
+            return
+        executor = backlog.fastest
+        backlog.service = self._expected(executor, queue)
+        backlog.least = (executor.work(backlog.model) or 0.0) / executor.most[1]
 
     def _weigh(self, i: int, queue: ModelQueue) -> None:
         """Record a model's work for the GPUs, and its place in their order."""

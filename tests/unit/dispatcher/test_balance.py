@@ -8,6 +8,7 @@ from dispatcher.core import Dispatcher
 from dispatcher.schedulers.balance import CpuBalance
 from dispatcher.schedulers.base import TICK, RunChoice, Scheduler, WaitUntil
 from dispatcher.schedulers.gpu_savings_first import GpuSavingsFirst
+from dispatcher.state.request_cost import TRIAL_SHARE
 from roma.config.scheduling import SchedulingConfig
 from roma.domain.events import (
     CoresApplied,
@@ -19,6 +20,7 @@ from roma.domain.events import (
     ExecutorRemoved,
     RequestArrived,
     Result,
+    Woken,
 )
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
 from tests.unit.dispatcher.conftest import model
@@ -40,7 +42,9 @@ def overflow(policy, now):
             continue
         measured = backlog.fastest.expected(backlog.model)
         service = queue.spec.cost / backlog.fastest.share if measured is None else measured
-        if now - arrived + service > sla:
+        least = (backlog.fastest.work(backlog.model) or 0.0) / backlog.fastest.most[1]
+        is_trial = least > sla and now - backlog.tried >= least / TRIAL_SHARE
+        if now - arrived + service > sla and not is_trial:
             continue
         due = arrived + policy.options.spill * sla - (ahead - gpu_time) / len(gpus)
         if due <= min(gpu.free_at(now) for gpu in gpus) + TICK:
@@ -69,15 +73,15 @@ class Compared(Scheduler):
         for ours, theirs in zip(fresh._backlogs, known._backlogs, strict=True):
             # Of replicas with as many cores, the one that has had room for longest is the first.
             ours.free = dict(theirs.free)
+            ours.tried = theirs.tried
             ours.saving = theirs.saving  # it follows measurements only beyond `DRIFT`
         for queue in self.state.queues.values():
             fresh.on_queue(queue, now)
         for executor in self.state.executors:
             fresh.on_executor(executor, now)
+        expected = [fresh.choose(now), overflow(known, now)] if known._gpus else [fresh.choose(now)]
         choice = known.choose(now)
-        assert choice == fresh.choose(now)
-        if known._gpus:
-            assert choice == overflow(known, now)
+        assert expected == [choice] * len(expected)
         self.choices[bool(known._gpus), type(choice)] += 1
         return choice
 
@@ -152,3 +156,30 @@ def test_a_gpu_that_left_while_there_was_no_cpu_holds_no_request_back(harness):
     harness.cpu("m@w", "m", now=2.0)
     (execute,) = harness.arrive("m", 3.0)
     assert execute.executor == "m@w"
+
+
+def test_a_replica_that_was_slow_for_a_while_is_tried_again(harness):
+    core = harness.build(model("m"), gpu="gpu_savings_first", cpu="balance", spill=0.2)
+    harness.gpu()
+    harness.cpu("m@w", "m")
+    (on_gpu,) = harness.arrive("m", 0.0)
+    core.handle(ExecutionEnded(on_gpu.execution, Result.OK), now=0.3)
+
+    def spill(now):
+        """Let two requests come at once; return what runs beside the GPU once the second is due."""
+        (on_gpu,) = harness.arrive("m", now)
+        found = [c for c in harness.arrive("m", now) if isinstance(c, Execute)]
+        found += [c for c in core.handle(Woken(), now=now + 0.2) if isinstance(c, Execute)]
+        left = core.handle(ExecutionEnded(on_gpu.execution, Result.OK), now=now + 0.3)
+        for execution in left:
+            core.handle(ExecutionEnded(execution.execution, Result.OK), now=now + 0.6)
+        return [execution.execution for execution in found]
+
+    (slow,) = spill(1.0)
+    core.handle(ExecutionEnded(slow, Result.OK), now=3.0)  # 2 s, under a promise of 1 s
+    (slow,) = spill(4.0)
+    core.handle(ExecutionEnded(slow, Result.OK), now=6.0)
+    for now in (10.0, 500.0, 1000.0):  # one in 500 s for each second that it would take
+        assert not spill(now)
+    (tried,) = spill(1010.0)
+    core.handle(ExecutionEnded(tried, Result.OK), now=1010.4)
