@@ -360,8 +360,9 @@ class Dispatcher:
             self._run_low_priority(now)
 
     def _run_low_priority(self, now: float) -> None:
-        """Run low-priority requests in the capacity that the policies left free."""
-        for model, low in self.low_priority.items():
+        """Run low-priority requests in the capacity that the policies left free, in turns."""
+        for model, low in tuple(self.low_priority.items()):
+            has_run = False
             while (head := low.head) is not None:
                 is_long = (
                     head.size >= low.sizes.upper
@@ -375,6 +376,9 @@ class Dispatcher:
                     self._wait_until = min(look, self._wait_until or look)
                     break
                 self._run(RunChoice(executor.spec.name, model), low, now)
+                has_run = True
+            if has_run:  # the next GPU that they share is another model's
+                self.low_priority[model] = self.low_priority.pop(model)
 
     def _run(self, choice: RunChoice, queue: ModelQueue, now: float) -> None:
         """Run the first requests of a queue that are not too late."""

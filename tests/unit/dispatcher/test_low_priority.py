@@ -100,6 +100,18 @@ def test_a_gpu_takes_a_batch_request_only_if_no_model_needs_it(harness):
     assert core.handle(ExecutionEnded(2, Result.OK), now=0.3) == [Execute(3, "gpu", "b", (2,))]
 
 
+def test_models_take_turns_on_a_gpu_that_they_share(harness):
+    core = harness.build("a", "b")
+    harness.gpu()
+    ran = batch(harness, "a", 0.0)
+    for _ in range(3):
+        batch(harness, "b", 0.0)
+    for i in range(5):
+        batch(harness, "a", 0.1 * i)  # there are always some of the first model
+        ran += core.handle(ExecutionEnded(ran[-1].execution, Result.OK), now=0.1 * (i + 1))
+    assert [execute.model for execute in ran] == ["a", "a", "b", "a", "b", "a"]
+
+
 def test_batch_requests_leave_with_their_model_and_their_client(harness):
     core = harness.build("a", "b")
     harness.cpu("a@w", "a")
