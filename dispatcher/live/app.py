@@ -46,6 +46,7 @@ from roma.telemetry.reachability import reason
 from roma.telemetry.tasks import background, stop_signal, until_one_ends
 
 if TYPE_CHECKING:
+    from dispatcher.live.grpc.server import GatewayGrpcServer
     from dispatcher.live.planned.translation import PlannedDevices
     from dispatcher.live.tracing import OtelTracer
 
@@ -81,6 +82,7 @@ class Running:
     server: Server
     registry: ModelRegistry
     admin: Admin
+    grpc: "GatewayGrpcServer | None" = None
 
 
 @contextlib.asynccontextmanager
@@ -155,14 +157,13 @@ async def running(
             try:
                 if listens:
                     await _listen(server, gateway_config, held, shared=shared)
-                if gateway_config.has_grpc:
-                    await _listen_for_grpc(service, server, gateway_config, held, shared=shared)
+                grpc = await _listen_for_grpc(service, server, gateway_config, held, shared=shared)
             except RomaError as error:
                 refused = error  # from here it would be raised in a group
             else:
                 service.program.step(ProgramStep.OPEN)
-                yield Running(service, server, registry, admin_server)
-                await _drain(service, server, gateway_config.drain_timeout)
+                yield Running(service, server, registry, admin_server, grpc)
+                await _drain(service, server, grpc, gateway_config.drain_timeout)
             registry.stop()
         if refused is not None:
             raise refused
@@ -281,7 +282,9 @@ async def _listen_for_grpc(
     held: contextlib.AsyncExitStack,
     *,
     shared: bool,
-) -> None:
+) -> "GatewayGrpcServer | None":
+    if not config.has_grpc:
+        return None
     # An import that is not used must not delay the start.
     from dispatcher.live.grpc.callers import ServerTls  # noqa: PLC0415
     from dispatcher.live.grpc.server import GatewayGrpcServer  # noqa: PLC0415
@@ -302,6 +305,7 @@ async def _listen_for_grpc(
                 f"gateway.grpc_socket = {config.grpc_socket}: cannot listen there: {reason(error)}"
             ) from error
     await server.start()
+    return server
 
 
 def _collector(
@@ -384,23 +388,31 @@ async def _first_look(driver: Driver, admin_server: Admin, supervisors: int) -> 
                 await asyncio.sleep(0.02)
 
 
-async def _drain(service: Service, server: Server, timeout: float) -> None:
+async def _drain(
+    service: Service, server: Server, grpc: "GatewayGrpcServer | None", timeout: float
+) -> None:
     """Answer what arrives on open connections for a moment, and close them; then wait for the rest.
 
-    In-flight limits keep that wait short.
+    In-flight limits keep that wait short. gRPC's clients are told at once.
     """
     core, loop = service.driver.core, asyncio.get_running_loop()
     service.program.step(ProgramStep.STOP)
     server.is_draining = True
     server.stop_listening()
+    if grpc is not None:
+        grpc.stop_listening(timeout)
+
+    def left() -> int:
+        open_ = 0 if grpc is None else grpc.answering
+        return max(core.live, server.answering, service.lookups.waiting, open_)
+
     lingering = loop.time() + min(LINGER, timeout)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             while server.connections and loop.time() < lingering:
                 await asyncio.sleep(0.02)
             service.program.step(ProgramStep.DRAIN)
-            while core.live or server.answering or service.lookups.waiting:
+            while left():
                 await asyncio.sleep(0.02)
-    left = max(core.live, server.answering, service.lookups.waiting)
-    if left:
-        log.warning("gave up on %d requests after draining for %g s", left, timeout)
+    if left():
+        log.warning("gave up on %d requests after draining for %g s", left(), timeout)

@@ -103,7 +103,7 @@ class GatewayHealth:
         if name in _GATEWAY:
             is_serving = service.not_ready_reason() is None
         elif service.serves(name):
-            is_serving = not service.program.refuses and service.driver.core.executors.serve(name)
+            is_serving = not service.program.is_ending and service.driver.core.executors.serve(name)
         else:
             return int(_STATUS.SERVICE_UNKNOWN)
         return int(_STATUS.SERVING if is_serving else _STATUS.NOT_SERVING)

@@ -20,7 +20,7 @@ from dispatcher.live.grpc.call_limits import CallSlot, ConnectionLimits
 from dispatcher.live.grpc.methods import BadRequest, Own, Passed
 from dispatcher.live.grpc.responses import RefusedCall, outcome_answer, refusal, respond
 from dispatcher.live.http.routes import GrpcRoute
-from dispatcher.live.service import DRAIN_RETRY, Service
+from dispatcher.live.service import Service
 from dispatcher.state.executors import RECOVERY
 from roma.domain.errors import BackendError, BackendTimeout
 from roma.domain.model import Priority
@@ -135,8 +135,6 @@ class Rpc:
             raise RefusedCall(_Code.NOT_FOUND, route.missing)
         if (why := service.too_large(route.model, size)) is not None:
             raise RefusedCall(_Code.RESOURCE_EXHAUSTED, why)
-        if service.program.refuses and route.is_inference:
-            raise RefusedCall(_Code.UNAVAILABLE, "draining", retry_after=DRAIN_RETRY)
         if service.planned_devices is not None:
             text = f"model {route.model}: planned devices are called over REST alone"
             raise RefusedCall(_Code.UNIMPLEMENTED, text)

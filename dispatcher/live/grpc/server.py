@@ -9,8 +9,8 @@ its initial metadata is dropped.
     NOT_FOUND           no such model            UNIMPLEMENTED  a model without a gRPC address
     RESOURCE_EXHAUSTED  queue full or predicted late, too many calls, or too many bytes of them
                         together, with retry-after; or a message too large
-    DEADLINE_EXCEEDED   the deadline passed      UNAVAILABLE    no executable, or draining, with
-    INTERNAL            executable failed                       retry-after
+    DEADLINE_EXCEEDED   the deadline passed      UNAVAILABLE    no executable, with retry-after
+    INTERNAL            executable failed
 
 `retry-after` is trailing metadata, in whole seconds. A failed execution is INTERNAL: client
 libraries retry UNAVAILABLE, but a request that was sent may have run, or may have crashed its
@@ -20,6 +20,7 @@ A call's deadline (grpc-timeout) counts where it is shorter than the model's own
 usual safety net, changes nothing. An x-request-id is returned in the trailing metadata.
 """
 
+import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -63,6 +64,9 @@ class GatewayGrpcServer:
         )
         self._limits = ConnectionLimits(http)
         self._health = GatewayHealth(service, self._limits)
+        self._leaving: asyncio.Task[None] | None = None
+        self.answering = 0
+        """Calls of models that gRPC has not ended: their message or answer is not complete yet."""
         self._server.add_generic_rpc_handlers((_Methods(self._handlers()),))
 
     def bind(self, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> None:
@@ -88,10 +92,20 @@ class GatewayGrpcServer:
         """Accept connections."""
         await self._server.start()
 
+    def stop_listening(self, timeout: float) -> None:
+        """Accept no more calls; those that are open have `timeout`.
+
+        Clients are told so (GOAWAY, RFC 9113 §6.8): they send the next call over a new connection.
+        """
+        self._health.end()
+        self._leaving = asyncio.create_task(self._server.stop(timeout))
+
     async def close(self, timeout: float) -> None:
         """Stop accepting, and cancel what has not ended within `timeout`."""
         self._health.end()
         await self._server.stop(timeout)
+        if self._leaving is not None:
+            await self._leaving
 
     def _handlers(self) -> dict[str, Any]:
         """Return the handlers by method; bytes in and bytes out, since no serialiser is named.
@@ -116,9 +130,14 @@ class GatewayGrpcServer:
             return answer
 
         async def run(_: object, context: Any) -> bytes:
+            self.answering += 1
+            context.add_done_callback(self._on_end)
             return await Rpc(service, limits, method, context).run()
 
         return run
+
+    def _on_end(self, _: object) -> None:
+        self.answering -= 1
 
 
 def _ms(seconds: float) -> int:

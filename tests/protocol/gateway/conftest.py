@@ -333,6 +333,7 @@ class GatewayHarness:
         running = await self.running.enter_async_context(dispatcher_app.running(loaded))
         self.admin_doors = running.admin
         self.service, self.server, self.registry = running.service, running.server, running.registry
+        self.grpc = running.grpc
         self.gateway = self.server.handler
         self.core = self.service.driver.core
         self.session = await self.stack.enter_async_context(aiohttp.ClientSession())

@@ -17,6 +17,7 @@ from dispatcher.live.grpc.server import GatewayGrpcServer
 from roma.domain.errors import LaunchError
 from roma.domain.events import Reason
 from roma.tools.demo.ports import free_ports
+from tests.protocol.gateway.conftest import GrpcModelServer
 from tests.support import http2
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -303,9 +304,9 @@ async def test_a_client_that_cancels_leaves_its_slot_to_the_model_server(harness
     assert len(backend.seen) == 1
 
 
-async def test_draining_answers_what_was_admitted_and_refuses_the_rest(harness):
+async def test_draining_answers_what_was_admitted_and_sends_the_rest_elsewhere(harness):
     await harness.open(speaks_grpc=True)
-    backend = harness.grpc_backends[0]
+    backend, other = harness.grpc_backends[0], GrpcModelServer(harness.grpc_port)
     backend.gate = asyncio.Event()
     async with harness.channel as channel:
         calls = [
@@ -315,15 +316,37 @@ async def test_draining_answers_what_was_admitted_and_refuses_the_rest(harness):
         await harness.until(lambda: len(harness.queue) == 2)
         closing = asyncio.create_task(harness.running.aclose())
         await harness.until(lambda: harness.service.program.refuses)
-        code, _, text, trailing = await harness.call(PREDICT, asking(PREDICT), channel=channel)
-        assert (code, text, trailing["retry-after"]) == (Code.UNAVAILABLE, "draining", "5")
+        await other.start()  # the gateway that takes its place
+        harness.stack.push_async_callback(other.stop)
+        options = {"channel": channel, "wait_for_ready": True}
+        for _ in range(3):
+            assert (await harness.call(PREDICT, asking(PREDICT), **options))[0] is Code.OK
+        assert len(other.seen) == 3
+        assert not closing.done()
         backend.gate.set()
         assert [call[0] for call in await asyncio.gather(*calls)] == [Code.OK] * 3
         await closing
-        assert (await harness.call(PREDICT, asking(PREDICT), channel=channel))[
-            0
-        ] is Code.UNAVAILABLE
     assert harness.core.live == 0
+    assert len(backend.seen) == 3
+
+
+async def test_draining_waits_for_a_client_that_is_still_sending_its_message(harness):
+    await harness.open(speaks_grpc=True)
+    whole = asyncio.Event()
+
+    async def messages():
+        await whole.wait()
+        yield asking(PREDICT)
+
+    async with harness.channel as channel:
+        call = asyncio.ensure_future(channel.stream_unary(PREDICT)(messages()))
+        await harness.until(lambda: harness.grpc.answering)
+        closing = asyncio.create_task(harness.running.aclose())
+        await harness.until(lambda: harness.service.program.refuses)
+        await asyncio.sleep(1)  # twice as long as calls have that nobody waits for
+        whole.set()
+        assert await call == asking(PREDICT)
+        await closing
 
 
 async def test_health_of_the_gateway_and_of_models(harness):
