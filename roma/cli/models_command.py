@@ -43,10 +43,16 @@ TokenFile = Annotated[
 LOOK = 0.2
 """Seconds between two looks at the gateway."""
 
+ANSWER = 5.0
+"""Seconds that the gateway may take to answer: the model server that it asks may be busy."""
+
 _OTHER_NAME = (62, 64)
 """OpenSSL's errors for a certificate of another host name, and of another address."""
 
 TOO_MANY = 429
+
+SILENT = 0
+"""In place of a status: the gateway took the request and has not answered it."""
 
 IN_A_ROW = 8
 """Answers per process of the gateway; each takes a connection, which the kernel deals out."""
@@ -202,8 +208,9 @@ def _until(config: Config, model: str, status: int, limit: float, token: Token |
                 f"put right or removed (roma models remove)"
             )
         if time.monotonic() > deadline:
+            said = "no answer" if found == SILENT else f"status {found}"
             raise LaunchError(
-                f"{url}: status {found} after {limit:g} s, must be {status}: the file is written; "
+                f"{url}: {said} after {limit:g} s, must be {status}: the file is written; "
                 "the log of `roma up` says why it is not in force"
             )
         time.sleep(LOOK)
@@ -228,11 +235,13 @@ def _status(
     if context is not None:
         handlers.append(urllib.request.HTTPSHandler(context=context))
     try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=5) as response:
+        with urllib.request.build_opener(*handlers).open(request, timeout=ANSWER) as response:
             versions = json.load(response)["model_version_status"]
             return 200 if any(v["state"] == "AVAILABLE" for v in versions) else 503, ""
     except urllib.error.HTTPError as error:
         return int(error.code), _reason(error)
+    except TimeoutError:  # of the answer; one of the connection is in a URLError
+        return SILENT, ""
     except OSError as error:
         why = getattr(error, "reason", error)
         if isinstance(why, ssl.SSLError):

@@ -4,10 +4,12 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
 
+from roma.cli import models_command
 from roma.cli.app import app
 from roma.config import schema
 from roma.config.diff import compare
@@ -107,6 +109,29 @@ def test_edits_wait_for_each_other(file):
         pool.submit(config_edit.edit, file, lambda _: order.append("second")).result(10)
         first.result(10)
     assert order == ["first begins", "first ends", "second"]
+
+
+def test_a_gateway_that_is_slow_to_answer_is_asked_again(file, monkeypatch):
+    monkeypatch.setattr(models_command, "ANSWER", 0.2)
+    asked, answered = [], threading.Event()
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            if len(asked) == 1:  # the model server that it asks is busy
+                answered.wait(10)
+            answered.set()
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as gateway:
+        file.write_text(FILE.replace("PORT", str(gateway.server_port)))
+        threading.Thread(target=gateway.serve_forever, daemon=True).start()
+        assert "b is gone" in models("remove", file, "b")
+        gateway.shutdown()
+    assert asked == ["/v1/models/b"] * 2
 
 
 @pytest.mark.parametrize(("made", "said"), [("", "No such file"), ("latest", "holds no version")])
