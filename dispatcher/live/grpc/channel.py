@@ -139,7 +139,8 @@ class GrpcChannel:
     async def _connected(self, timeout: float, *, patient: bool = False) -> None:
         """Wait for a connection; raise BackendUnreachable, at once if it fails and not patient.
 
-        gRPC retries, and reports a failure until it has succeeded (its proposal A62).
+        gRPC retries, and reports a failure until it has succeeded (its proposal A62). Raises
+        BackendSilent if there was neither.
         """
         channel = self._channel
         state = channel.get_state(try_to_connect=True)
@@ -151,7 +152,8 @@ class GrpcChannel:
                     await self._changed(state)
                     state = channel.get_state(try_to_connect=True)
         except TimeoutError:
-            raise BackendSilent(f"cannot connect to {self._target} within {timeout:g} s") from None
+            kind = BackendUnreachable if state is _Failing else BackendSilent
+            raise kind(f"cannot connect to {self._target} within {timeout:g} s") from None
         except grpc.aio.UsageError:
             raise BackendUnreachable("given up: the channel was closed here") from None
 

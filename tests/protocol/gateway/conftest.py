@@ -171,6 +171,11 @@ class GrpcModelServer:
             await self._server.stop(0)
             self._server = None
 
+    async def shut_down(self):
+        """Refuse connections and new calls; return a task that ends with the calls that run."""
+        self._cable.close()
+        return asyncio.ensure_future(self._server.stop(60))
+
     async def _answer(self, method, request, context):
         metadata = context.invocation_metadata()
         self.seen.append((method, list(metadata), request, context.time_remaining()))

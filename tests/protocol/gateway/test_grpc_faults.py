@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import pytest
 
+from dispatcher.live import health_checks
 from dispatcher.live.backends.backend_address import GrpcMessage
 from dispatcher.live.grpc.channel import GrpcChannel
 from roma.domain.errors import BackendLost, BackendTimeout, BackendUnreachable
@@ -200,3 +201,30 @@ async def test_closing_ends_what_is_in_flight(reached):
     assert "given up" in str(lost)
     _, answer = post(channel)
     assert isinstance(await answer, BackendUnreachable)
+
+
+@pytest.mark.parametrize("front_ends", ["both", "grpc"])
+async def test_a_server_that_shuts_down_ends_what_it_runs(harness, front_ends, monkeypatch):
+    """It sends GOAWAY and refuses connections; the other front end may still answer."""
+    monkeypatch.setattr(health_checks, "CHECK", 0.05)
+    await harness.open(speaks_grpc=True, backends=2)
+    first, second = harness.grpc_backends
+    executor = harness.core.executors["m.0@local"]
+    first.gate = asyncio.Event()
+    async with harness.channel as channel:
+        calls = [
+            asyncio.create_task(harness.call(PREDICT, asking(PREDICT), channel=channel))
+            for _ in range(3)
+        ]
+        await harness.until(lambda: first.running == 1 and len(second.seen) == 2)
+        if front_ends == "both":
+            await harness.backends[0].refuse()
+        stopping = await first.shut_down()
+        calls.append(asyncio.create_task(harness.call(PREDICT, asking(PREDICT), channel=channel)))
+        await harness.until(lambda: harness.service.reasons.unreached)  # a health check has ended
+        assert (first.running, executor.suspected, executor.losses) == (1, True, 0)
+        first.gate.set()
+        assert [call[0] for call in await asyncio.gather(*calls)] == [Code.OK] * 4
+        await stopping
+        await harness.until(lambda: not executor.live)
+    assert harness.queue.failed == 0
