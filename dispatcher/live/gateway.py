@@ -18,7 +18,7 @@ skips both. Further options for planned devices are in `dispatcher/live/planned/
 import asyncio
 import logging
 import re
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import cache
 from importlib import resources
 from typing import Final, assert_never, cast
@@ -264,7 +264,7 @@ class Gateway(Handler):
                 self._end(context, response)
             connection.respond(response)
 
-        return self._start_task(answer(), connection)
+        return self._start_task(answer, connection)
 
     def _scrape(self, request: HttpRequest, connection: ClientConnection) -> Pending:
         scrape = self._service.scrape
@@ -274,14 +274,14 @@ class Gateway(Handler):
             body, content_type = await scrape()
             connection.respond(self._finish_trace(request, Response(200, content_type, None, body)))
 
-        return self._start_task(answer(), connection)
+        return self._start_task(answer, connection)
 
     def _start_task(
-        self, answering: Coroutine[None, None, None], connection: ClientConnection
+        self, answer: Callable[[], Coroutine[None, None, None]], connection: ClientConnection
     ) -> Pending:
         async def guarded() -> None:
             try:
-                await answering
+                await answer()
             except Exception:  # a bug: its client must not wait for ever
                 log.exception("connection of %s", connection.peer)
                 connection.abort()

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import logging
+import warnings
 
 import aiohttp
 import grpc
@@ -13,6 +14,9 @@ from dispatcher.live import lookups
 from dispatcher.live.backends.backend_address import MAX_LOOKUPS
 from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.grpc.methods import OIP
+from dispatcher.live.http import routes
+from dispatcher.live.http.handler import AwaitedAnswer
+from dispatcher.live.http.request import HttpRequest
 from roma.domain.errors import BackendUnreachable
 from roma.security import api_keys
 from roma.tools.demo.ports import free_ports
@@ -60,6 +64,19 @@ async def test_a_call_ends_though_its_pool_closes_before_it_begins_to_connect():
     async with asyncio.timeout(20):
         with pytest.raises(BackendUnreachable, match="given up while connecting"):
             await asked
+
+
+async def test_a_look_up_whose_client_goes_before_it_begins_is_no_warning(harness):
+    await harness.open()
+    request = HttpRequest("::1")
+    request.head.route = routes.parse("GET", METADATA)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        harness.gateway.handle(request, AwaitedAnswer(asyncio.get_running_loop())).cancel()
+        await asyncio.sleep(0)
+        gc.collect()
+    assert warned == []
+    assert harness.backends[0].lookups == []
 
 
 async def test_a_look_up_that_fails_after_its_clients_have_gone_is_no_error(harness, caplog):
