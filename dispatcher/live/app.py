@@ -58,7 +58,7 @@ LINGER = 1.0
 
 A client that keeps its connection alive cannot know that the program is about to stop. Requests
 that it sends in this time are served as usual, and the answer closes the connection (RFC 9112
-section 9.6)."""
+section 9.6). After it, idle connections are closed."""
 
 STARTUP_WAIT = 3.0
 """Seconds that one of several dispatchers waits for its executables and its share of them.
@@ -412,6 +412,7 @@ async def _drain(
             while server.connections and loop.time() < lingering:
                 await asyncio.sleep(0.02)
             service.program.step(ProgramStep.DRAIN)
+            server.close_idle()
             while left():
                 await asyncio.sleep(0.02)
     if left():

@@ -106,6 +106,11 @@ class Connection(ClientConnection):
         return self._state is states.REFUSED or self._state is states.CLOSED
 
     @property
+    def is_idle(self) -> bool:
+        """True between two requests."""
+        return self._state is states.IDLE and self._is_free
+
+    @property
     def _is_free(self) -> bool:
         """True if the next request can be answered at once."""
         return self._current is None and not self._waiting and not self.output.is_unread
@@ -158,8 +163,7 @@ class Connection(ClientConnection):
     def close(self) -> None:
         """Close once all written data has been sent."""
         self._state = states.CLOSE[self._state]
-        self._forget_body()
-        self._forget_waiting()
+        self._forget()
         if self.output.transport is not None:
             unread = self.output.note_left() or self.is_tls
             limit = self._server.bounds.write_timeout if unread else LINGER
@@ -187,7 +191,7 @@ class Connection(ClientConnection):
         if self._discards or self._reading.holds(data):
             return
         before, self._progressed, self._reading.work = self._request, False, 0
-        is_idle = before is None and self._is_free
+        is_idle = self.is_idle
         if is_idle:
             if self._takes(data):
                 return
@@ -263,11 +267,10 @@ class Connection(ClientConnection):
         self._state = states.CLOSE[self._state]
         self.output.transport = None
         self._parser = _ENDED  # ours holds our methods: a cycle, collected rarely
-        self._forget_body()
+        self._forget()
         server = self._server
         self.output.resume(self)
         server.on_disconnected(self)
-        self._forget_waiting()
         pending, self._pending = self._pending, None
         if pending is not None:
             # Before its request ends: a running execution holds its caller's grant.
@@ -320,8 +323,7 @@ class Connection(ClientConnection):
         if request is None or self._state is not states.HEAD:
             return
         head, method = request.head, parser.get_method()
-        head.method = decoded(method)
-        head.target = routes.origin_form(decoded(self._target))
+        head.method, head.target = decoded(method), routes.origin_form(decoded(self._target))
         head.keep_alive = parser.should_keep_alive()
         objection: head_checks.Objection | None = head_checks.BAD_LINE
         if self._cursor.on_request_line(method, self._target):
@@ -372,8 +374,7 @@ class Connection(ClientConnection):
         if self._discards or self._request is None:
             return
         self._reading.work += 1
-        size = self._cursor.on_chunk()
-        if self._size + size > self._server.bounds.max_body_bytes:
+        if self._size + self._cursor.on_chunk() > self._server.bounds.max_body_bytes:
             self._refuse(*self._server.bounds.large_body())
 
     def on_body(self, body: bytes) -> None:
@@ -381,8 +382,7 @@ class Connection(ClientConnection):
         if self._discards or self._request is None:
             return
         self._size += len(body)
-        self._progressed = True
-        server = self._server
+        server, self._progressed = self._server, True
         if self._size > server.bounds.max_body_bytes:
             self._refuse(*self._server.bounds.large_body())
             return
@@ -397,8 +397,7 @@ class Connection(ClientConnection):
         request, is_accepted = self._request, self._state is states.BODY
         if request is None or self._discards:
             return
-        self._state = states.COMPLETE[self._state]
-        self._request = None
+        self._state, self._request = states.COMPLETE[self._state], None
         self._reading.work += REQUEST
         if self._is_odd and b"transfer-encoding" in request.head.headers:
             self._cursor.on_end_of_chunks()
@@ -487,7 +486,8 @@ class Connection(ClientConnection):
         self.due = self._server.now + LINGER
         self.output.end(response, request, is_paused=self._reading.is_paused)
 
-    def _forget_waiting(self) -> None:
+    def _forget(self) -> None:
+        self._forget_body()
         for request in self._waiting:
             self._server.buffered -= len(request.body)
             request.end()

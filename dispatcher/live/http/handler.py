@@ -40,6 +40,11 @@ class ClientConnection:
         """True if a body is read or an answer pending, or not taken by the client yet."""
         raise NotImplementedError
 
+    @property
+    def is_idle(self) -> bool:
+        """True between two requests."""
+        raise NotImplementedError
+
     def respond(self, response: Response) -> None:
         """Answer the current request, and continue with the next one."""
         raise NotImplementedError

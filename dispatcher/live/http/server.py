@@ -60,6 +60,11 @@ class Server(Connections):
         if self._listener is not None:
             self._listener.close()
 
+    def close_idle(self) -> None:
+        """Close connections between two requests: clients send the next one over another."""
+        for connection in [c for c in self.connections if c.is_idle]:
+            connection.close()
+
     async def close(self, timeout: float) -> None:
         """Close all connections, and wait until they are or `timeout` has passed."""
         self.is_draining = True

@@ -225,15 +225,20 @@ async def test_a_model_that_still_loads_is_not_ready(harness):
     assert (await harness.predict())[0] == 200
 
 
-async def test_draining_answers_what_was_admitted_and_refuses_the_rest(harness):
+async def test_draining_answers_what_was_admitted_and_sends_the_rest_elsewhere(harness):
     await harness.open()
     backend = harness.backends[0]
     backend.gate = asyncio.Event()
     calls = [asyncio.create_task(harness.predict()) for _ in range(3)]
     await harness.until(lambda: len(harness.queue) == 2)
+    begun = await asyncio.open_connection("127.0.0.1", harness.port)
+    begun[1].write(b"POST /v1/models/m:predict HTTP/1.1\r\n")
     closing = asyncio.create_task(harness.close_gateway())
     await harness.until(lambda: harness.service.program.refuses)
-    answer = await raw(harness, b"", keep=harness.idle_connection)
+    # A client between two requests sends the next one to the gateway that takes its place.
+    assert await asyncio.wait_for(harness.idle_connection[0].read(), 10) == b""
+    harness.idle_connection[1].close()
+    answer = await raw(harness, b"Host: x\r\nContent-Length: 2\r\n\r\n{}", keep=begun)
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"Connection: close" in answer
     assert b"Retry-After" in answer
