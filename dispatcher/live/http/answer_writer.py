@@ -12,7 +12,7 @@ from dispatcher.live.http.responses import LARGE, with_more, written
 class AnswerWriter:
     """The written half of a connection; `transport` is None before and after it is open."""
 
-    __slots__ = ("_counted", "_left", "_server", "is_unread", "last_progress", "transport")
+    __slots__ = ("_counted", "_left", "_server", "is_unread", "last_progress", "transport", "until")
 
     def __init__(self, server: Connections) -> None:
         self._server = server
@@ -23,6 +23,8 @@ class AnswerWriter:
         """Bytes that it had left unread at the last check, …"""
         self.last_progress = 0.0
         """… or the time when they last became fewer, on the server's clock."""
+        self.until = 0.0
+        """Time until which a client may go on sending after its last answer."""
         self._counted = 0
         """The part of them that the server counts."""
 
@@ -63,6 +65,7 @@ class AnswerWriter:
         transport = self.transport
         if transport is None or transport.is_closing():
             return
+        self.until = self._server.now + self._server.bounds.body_timeout
         self.write(response, request, keep_alive=False)
         if transport.can_write_eof():
             # If closed at once, the kernel would reset the connection because of unread bytes, and

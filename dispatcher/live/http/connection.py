@@ -29,7 +29,7 @@ from dispatcher.live.http.responses import LARGE
 log: Final = logging.getLogger(__name__)
 
 LINGER: Final = 2.0
-"""Seconds during which a client may go on sending data that will not be read."""
+"""Seconds after which a client that was refused and sends nothing more is closed."""
 
 _ENDED: Final = httptools.HttpRequestParser(object())  # of connections that have ended
 
@@ -143,6 +143,9 @@ class Connection(ClientConnection):
         out, bounds = self.output, self._server.bounds
         if out.unsent and out.note_progress():  # slow, but it reads
             self.due = self._server.now + bounds.write_timeout
+        elif self._progressed and self._state is states.REFUSED and self._server.now < out.until:
+            # It reads the answer once it has sent everything, and not at all if it is cut off.
+            self._progressed, self.due = False, self._server.now + LINGER
         elif self._discards or out.is_unread or out.unsent:
             self.abort()
         elif self._state is states.IDLE:
@@ -189,6 +192,7 @@ class Connection(ClientConnection):
     def data_received(self, data: bytes) -> None:
         """Take a request whose headers are known, or feed the parser."""
         if self._discards or self._reading.holds(data):
+            self._progressed = True
             return
         before, self._progressed, self._reading.work = self._request, False, 0
         is_idle = self.is_idle
@@ -264,8 +268,7 @@ class Connection(ClientConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop what the client no longer waits for."""
-        self._state = states.CLOSE[self._state]
-        self.output.transport = None
+        self._state, self.output.transport = states.CLOSE[self._state], None
         self._parser = _ENDED  # ours holds our methods: a cycle, collected rarely
         self._forget()
         server = self._server
@@ -288,8 +291,7 @@ class Connection(ClientConnection):
             return
         self._state = states.BEGIN[self._state]
         self._request = HttpRequest(self.peer, self.certificate)
-        self._target, self._is_odd = b"", False
-        self._size = self._quiet = 0
+        self._target, self._size, self._quiet, self._is_odd = b"", 0, 0, False
         if self._current is None:
             self.due = self._server.now + self._server.bounds.head_timeout
 
@@ -413,8 +415,7 @@ class Connection(ClientConnection):
             self._reading.pause(self.output.transport)
 
     def _begin(self, request: HttpRequest) -> None:
-        self._current = request
-        self.due = math.inf
+        self._current, self.due = request, math.inf
         try:
             pending = self._server.handler.handle(request, self)
         except Exception:  # a bug
@@ -431,8 +432,7 @@ class Connection(ClientConnection):
         """Process the waiting requests; a loop, not a recursion, if each is answered at once."""
         if self._is_processing:
             return
-        waiting, left = self._waiting, WORK // REQUEST
-        self._is_processing = True
+        waiting, left, self._is_processing = self._waiting, WORK // REQUEST, True
         try:
             while waiting and left and self._current is None and not self.output.is_unread:
                 left -= 1
@@ -483,7 +483,7 @@ class Connection(ClientConnection):
             self._send_final(response, request)
 
     def _send_final(self, response: Response, request: HttpRequest) -> None:
-        self.due = self._server.now + LINGER
+        self.due, self._progressed = self._server.now + LINGER, False
         self.output.end(response, request, is_paused=self._reading.is_paused)
 
     def _forget(self) -> None:

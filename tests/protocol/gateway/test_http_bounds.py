@@ -266,3 +266,21 @@ async def test_limits_that_are_lowered_hold_for_connections_that_are_open(harnes
     harness.server.bound(limits, harness.server.bounds.max_body_bytes)
     client.send(post(b"{}", b"X: " + b"x" * 2000))
     assert (await client.answer())[0] == 431
+
+
+async def test_a_client_that_was_refused_may_send_the_rest_of_its_body(harness, connect):
+    """Many read no answer before; one that is cut off in the middle sees none at all."""
+    await harness.open(limits="{body_timeout: 60}")
+    client = await connect()
+    client.writer.write(
+        b"POST /v1/models/other:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+    )
+    assert (await client.reader.readuntil(b"}")).startswith(b"HTTP/1.1 404")
+    (connection,) = harness.connections
+    for _ in range(3):
+        client.writer.write(b"x")
+        await harness.until(lambda: connection._progressed)
+        connection.on_due()  # LINGER has passed since it was refused, or last had sent something
+        assert not connection.output.is_closing
+    connection.on_due()
+    assert connection.output.is_closing
