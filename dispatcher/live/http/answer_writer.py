@@ -67,14 +67,12 @@ class AnswerWriter:
             return
         self.until = self._server.now + self._server.bounds.body_timeout
         self.write(response, request, keep_alive=False)
+        # If closed at once, the kernel would reset the connection because of unread bytes, and the
+        # client would not see the answer (RFC 9112 §9.6).
+        if is_paused:
+            transport.resume_reading()
         if transport.can_write_eof():
-            # If closed at once, the kernel would reset the connection because of unread bytes, and
-            # the client would not see the answer (RFC 9112 §9.6).
-            if is_paused:
-                transport.resume_reading()
             transport.write_eof()
-        else:
-            transport.close()
 
     def note_left(self) -> int:
         """Note how many bytes are left, and return that."""

@@ -146,9 +146,9 @@ class Connection(ClientConnection):
         elif self._progressed and self._state is states.REFUSED and self._server.now < out.until:
             # It reads the answer once it has sent everything, and not at all if it is cut off.
             self._progressed, self.due = False, self._server.now + LINGER
-        elif self._discards or out.is_unread or out.unsent:
+        elif self._state is states.CLOSED or out.is_unread or out.unsent:
             self.abort()
-        elif self._state is states.IDLE:
+        elif self._state is states.IDLE or self._state is states.REFUSED:
             self.close()
         elif self._state is states.HEAD:
             self._refuse(408, f"request head took longer than {bounds.head_timeout:g} s")

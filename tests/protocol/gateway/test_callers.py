@@ -352,10 +352,8 @@ async def test_keys_hold_for_grpc_as_well(guarded_grpc):
         assert (await refused(infer(m, metadata=odd))).code() is code.INVALID_ARGUMENT
 
 
-async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_ends(
-    harness, tmp_path
-):
-    size = 24 << 20  # more than the kernel and TLS keep for a connection
+async def secured(harness, tmp_path, **options):
+    """Open a gateway with TLS; return the context of a client that trusts it."""
     authority = trustme.CA()
     certificate = authority.issue_cert("localhost")
     files = {"certificate": certificate.cert_chain_pems[0], "key": certificate.private_key_pem}
@@ -363,9 +361,34 @@ async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_en
         blob.write_to_path(tmp_path / name)
         (tmp_path / name).chmod(0o600)
     tls = ", ".join(f"{name}: {tmp_path / name}" for name in files)
-    await harness.open(gateway=f"tls: {{{tls}}}", max_body=size, drain=60)
+    await harness.open(gateway=f"tls: {{{tls}}}", **options)
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
+    return trusting
+
+
+async def test_a_client_over_tls_that_was_refused_may_send_the_rest_of_its_body(harness, tmp_path):
+    trusting = await secured(harness, tmp_path, limits="{body_timeout: 60}")
+    to = {"host": "127.0.0.1", "port": harness.port, "server_hostname": "localhost"}
+    client = Client(*await asyncio.open_connection(**to, ssl=trusting))
+    client.send(b"POST /v1/models/other:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+    assert (await client.answer())[0] == 404
+    (connection,) = harness.connections
+    for _ in range(3):
+        client.send(b"x")
+        await harness.until(lambda: connection._progressed)
+        connection.on_due()
+        assert not connection.output.is_closing
+    connection.on_due()
+    assert await client.ended()
+    client.writer.close()
+
+
+async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_ends(
+    harness, tmp_path
+):
+    size = 24 << 20  # more than the kernel and TLS keep for a connection
+    trusting = await secured(harness, tmp_path, max_body=size, drain=60)
     head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
 
     def ask():  # a plain socket: asyncio's reads ahead
