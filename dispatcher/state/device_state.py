@@ -404,6 +404,7 @@ class DeviceState:
             now - profile.at > STALE_PREDICTION_AGE for profile in measured.values()
         ):
             del self._executions[model]
+            self._paces.pop(model, None)
             self.times(model).update(self._first_executions[model])
             return True
         return is_old

@@ -280,7 +280,10 @@ class QualityScheduler(Scheduler):
             for variant_queue, able in self._by_urgency(gpu):
                 decision = self.decide(variant_queue, gpu, able, now)
                 if isinstance(decision, BatchChoice):
-                    return self._batch(variant_queue, gpu, decision, now)
+                    batch = self._batch(variant_queue, gpu, decision, now)
+                    if batch.latest <= now:
+                        self._check_predictions(variant_queue, gpu, able, now)
+                    return batch
                 if isinstance(decision, DropChoice):
                     return decision
                 look = min(look, decision)
@@ -319,6 +322,19 @@ class QualityScheduler(Scheduler):
         if len(found) > 1:
             found.sort(key=_urgency)
         return [(variant_queue, able) for _, variant_queue, able in found]
+
+    def _check_predictions(
+        self, variant_queue: VariantQueue, gpu: DeviceView, able: Sequence[Variant], now: float
+    ) -> None:
+        """Doubt measurements by which no request could be in time, however early it were sent.
+
+        The device would begin none of them, so that nothing would ever correct the measurements: it
+        may have been slow for a while.
+        """
+        deadline = self.state.queues[variant_queue.name].spec.deadline
+        if min([gpu.seconds(variant, 1) for variant in able]) + self.latency > deadline:
+            for variant in able:
+                gpu.device.doubt(variant.name, now)
 
     def _batch(
         self, variant_queue: VariantQueue, gpu: DeviceView, decision: BatchChoice, now: float

@@ -11,12 +11,17 @@ from dispatcher.schedulers.qos.base import ArrivalRate
 from dispatcher.schedulers.qos.deadline_bins import DeadlineBins, Entry
 from dispatcher.schedulers.qos.heuristic import Fixed, Qos
 from dispatcher.schedulers.qos.optimal import DRIFT, QosOpt, _drift
-from dispatcher.state.device_state import IDLE_PREDICTION_AGE, DeviceState
+from dispatcher.state.device_state import (
+    IDLE_PREDICTION_AGE,
+    STALE_PREDICTION_AGE,
+    DeviceState,
+)
 from dispatcher.state.utility import UTILITIES, linear, value
 from roma.domain.actions import Capabilities, ModelCapabilities
 from roma.domain.events import (
     Execute,
     ExecutionEnded,
+    ExecutionMissed,
     ExecutorLost,
     LoadEnded,
     LoadModel,
@@ -27,7 +32,7 @@ from roma.domain.events import (
     Woken,
 )
 from roma.domain.variants import RequestOptions
-from tests.support.variants import RUNS, VariantsHarness, busy, executes
+from tests.support.variants import FULL, RUNS, VariantsHarness, busy, executes
 
 # What an answer is worth (eq. 1)
 
@@ -272,6 +277,25 @@ def test_a_request_whose_hard_deadline_passes_in_the_queue_is_refused(policy):
     harness.arrive(0.6)
     (second,) = harness.end(first.execution, 0.7)
     assert second.requests == (3,)
+
+
+@pytest.mark.parametrize("policy", [Fixed, Qos, QosOpt])
+def test_a_device_that_was_slow_for_a_while_serves_again(policy):
+    harness = VariantsHarness(policy, variants=(FULL,))
+    harness.device()
+    now, slow = 0.0, 3.0  # the hard deadline is 2 s
+    for _ in range(2):
+        (chosen,) = harness.arrive(now)
+        now += slow
+        harness.core.handle(ExecutionEnded(chosen.execution, Result.OK, slow), now=now)
+    (chosen,) = harness.arrive(now)
+    assert chosen.window == (now, now)  # the device does not begin it
+    harness.core.handle(RequestCancelled(3), now=now)
+    harness.core.handle(ExecutionMissed(chosen.execution), now=now)
+    now += STALE_PREDICTION_AGE + 0.1
+    (chosen,) = harness.arrive(now)
+    (chosen,) = harness.core.handle(ExecutionMissed(chosen.execution), now=now)
+    assert chosen.window[1] > now
 
 
 @pytest.mark.parametrize("policy", [Fixed, Qos, QosOpt])
