@@ -259,6 +259,7 @@ class Driver:
         if not known.live or known.suspected:
             log.info("executable %s is ready", executor)
             self.handle(ExecutorReady(executor))
+            self._check_gpus()
 
     def on_lost(self, executor: str, why: str) -> None:
         """Report that an executable is gone."""
@@ -284,6 +285,13 @@ class Driver:
         """Report which models of an executable its server does not have."""
         if self.core.executors[executor].missing != models:
             self.handle(ModelsMissing(executor, tuple(models)))
+            self._check_gpus()
+
+    def _check_gpus(self) -> None:
+        """Look at once at GPUs that may lack what another one has by now."""
+        for gpu in self.core.executors.gpus:
+            if gpu.suspected and gpu.missing:
+                self.suspects[gpu.spec.name].set()
 
     def on_applied(
         self, executor: str, cores: float, part: float = 1.0, cost: float | None = None

@@ -18,7 +18,8 @@ from dispatcher.live.backends.http_client import CONNECT_TIMEOUT, Pool
 from dispatcher.live.driver import Driver
 from dispatcher.live.http.messages import Response
 from dispatcher.live.unavailable import Reasons
-from roma.domain.errors import BackendError, BackendLost, BackendSilent, BackendTimeout
+from dispatcher.state.lifecycle import ExecutorState
+from roma.domain.errors import BackendAway, BackendError, BackendLost, BackendTimeout
 
 POLL = 0.25
 """Seconds between two checks of an executable that is not ready."""
@@ -88,7 +89,9 @@ async def _watch(
     told: dict[str, str] = {}
     while True:
         doubt.clear()  # before the check: trouble during it asks for another one
-        missing = await _missing(models, endpoint, is_doubted=known[executor].suspected)
+        state = known[executor].state
+        is_doubted = state is ExecutorState.SUSPECTED or state is ExecutorState.LOST
+        missing = await _missing(models, endpoint, is_doubted=is_doubted)
         if len(missing) == len(models) or known.lacks_more(executor, missing.keys()):
             note(missing)
             why = next(iter(missing.values()))
@@ -131,7 +134,7 @@ async def _missing(
             await endpoint.channel.check(CONNECT_TIMEOUT)
     except BackendError as error:
         return dict.fromkeys(
-            models, _NoHost(error) if isinstance(error, BackendSilent) else str(error)
+            models, _NoHost(error) if isinstance(error, BackendAway) else str(error)
         )
     return missing
 

@@ -17,6 +17,7 @@
     └── BackendError             the gateway: an executable failed a request
         ├── BackendUnreachable   the request never reached it; another may run it
         │   └── BackendSilent    the connection attempt got no answer
+        │       └── BackendAway  … from anybody at the address
         ├── BackendLost          the connection broke after the request was sent
         ├── BackendTimeout       no answer within the limit
         └── BackendTooLarge      an answer beyond its limit
@@ -111,7 +112,11 @@ class BackendUnreachable(BackendError):
 
 
 class BackendSilent(BackendUnreachable):
-    """The connection was neither accepted nor refused: host down or away, or packets lost."""
+    """The connection was neither accepted nor refused: its server, or a name's, may be busy."""
+
+
+class BackendAway(BackendSilent):
+    """Nobody answered at the address in time: host down, no way to it, or packets lost."""
 
 
 class BackendLost(BackendError):

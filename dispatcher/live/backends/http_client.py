@@ -31,6 +31,7 @@ from dispatcher.live.http.messages import (
 )
 from roma.domain.addresses import authority
 from roma.domain.errors import (
+    BackendAway,
     BackendError,
     BackendSilent,
     BackendUnreachable,
@@ -61,8 +62,8 @@ _monotonic: Final = time.monotonic
 _LOCALHOST: Final = "Host: localhost\r\n"
 
 _UNREACHED: Final[dict[int, type[BackendError]]] = {
-    errno.EHOSTUNREACH: BackendSilent,
-    errno.ENETUNREACH: BackendSilent,
+    errno.EHOSTUNREACH: BackendAway,
+    errno.ENETUNREACH: BackendAway,
     errno.ENOENT: BackendUnreachable,  # a Unix socket that does not exist (yet or any more)
     errno.EAGAIN: BackendSilent,  # its backlog is full: connections are accepted too slowly
     EAI_AGAIN: BackendSilent,  # a name server that does not answer
@@ -272,7 +273,7 @@ class Pool(ConnectionOwner):
                     )
         except TimeoutError:
             connecting.done(
-                BackendSilent(f"cannot connect to {self.where} within {CONNECT_TIMEOUT:g} s")
+                BackendAway(f"cannot connect to {self.where} within {CONNECT_TIMEOUT:g} s")
             )
             return
         except ConnectionError as error:

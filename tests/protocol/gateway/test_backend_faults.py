@@ -10,7 +10,13 @@ from aiohttp import web
 
 from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.http.messages import Message, request_template
-from roma.domain.errors import BackendError, BackendLost, BackendSilent, BackendUnreachable
+from roma.domain.errors import (
+    BackendAway,
+    BackendError,
+    BackendLost,
+    BackendSilent,
+    BackendUnreachable,
+)
 from roma.domain.events import Reason
 
 
@@ -58,7 +64,7 @@ async def test_a_request_that_never_reached_its_executable_runs_on_another(harne
         (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), BackendUnreachable),
         (socket.gaierror(socket.EAI_AGAIN, "Temporary failure"), BackendSilent),
         (["127.0.0.1", "127.0.0.2"], BackendUnreachable),  # asyncio tells both, without a number
-        (OSError(errno.EHOSTUNREACH, "No route to host"), BackendSilent),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), BackendAway),
         (OSError(errno.EMFILE, "Too many open files"), BackendError),
     ],
 )

@@ -3,8 +3,10 @@
 import asyncio
 import gzip
 import json
+import ssl
 
 import pytest
+import trustme
 from aiohttp import web
 
 from roma.domain.events import Reason
@@ -246,6 +248,25 @@ async def test_draining_answers_what_was_admitted_and_sends_the_rest_elsewhere(h
     assert [status for status, _, _ in await asyncio.gather(*calls)] == [200] * 3
     await closing
     assert harness.core.live == 0
+
+
+async def test_draining_waits_for_no_idle_client_that_does_not_read(harness, tmp_path):
+    """Over TLS an end is answered by the client: one that is in a pool reads nothing."""
+    certificate = trustme.CA().issue_cert("localhost")
+    files = {"certificate": certificate.cert_chain_pems[0], "key": certificate.private_key_pem}
+    for name, blob in files.items():
+        blob.write_to_path(tmp_path / name)
+    tls = ", ".join(f"{name}: {tmp_path / name}" for name in files)
+    await harness.open(gateway=f"tls: {{{tls}}}", names="[]")
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection("127.0.0.1", harness.port, ssl=trusting)
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.readuntil(b"ok")
+    writer.transport.pause_reading()
+    harness.server.close_idle()
+    assert (len(harness.server.connections), harness.server.answering) == (1, 0)
+    writer.transport.abort()
 
 
 async def test_a_request_on_an_idle_connection_is_answered_though_nothing_is_in_flight(harness):

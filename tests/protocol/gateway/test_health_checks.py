@@ -11,6 +11,7 @@ from dispatcher.live import health_checks
 from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.health_checks import MOST_STATUS, watch
 from dispatcher.live.http.messages import Response
+from dispatcher.state.lifecycle import ExecutorState
 from roma.config import schema
 from roma.domain.errors import BackendLost, BackendTimeout, BackendUnreachable
 from roma.tools.demo.ports import free_ports
@@ -27,7 +28,7 @@ class Watched:
     def __init__(self):
         self.suspects = {"m@w": asyncio.Event()}
         self.core = SimpleNamespace(executors=self)
-        self.suspected = False
+        self.state = ExecutorState.IDLE
         self._seen = asyncio.Queue()
 
     def on_ready(self, executor):
@@ -263,11 +264,12 @@ async def test_what_a_server_says_unasked_on_a_silent_connection_is_not_kept():
         watching.cancel()
 
 
+@pytest.mark.parametrize("state", [ExecutorState.SUSPECTED, ExecutorState.LOST])
 @pytest.mark.parametrize("refusal", [BackendUnreachable("refused"), BackendLost("closed")])
-async def test_a_doubted_server_must_accept_a_new_connection(refusal):
+async def test_a_doubted_server_must_accept_a_new_connection(refusal, state):
     """Its idle connections may go on where a front refuses new ones."""
     driver = Watched()
-    driver.suspected = True
+    driver.state = state
 
     class Old:
         host, port, socket, keeps = "127.0.0.1", 1, None, True
@@ -280,14 +282,14 @@ async def test_a_doubted_server_must_accept_a_new_connection(refusal):
     endpoint = SimpleNamespace(pool=Old(), channel=None)
     watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
     assert await driver.next() == f"lost: {refusal}"
-    driver.suspected = False
+    driver.state = ExecutorState.IDLE
     assert await driver.next() == "ready"
     watching.cancel()
 
 
 async def test_a_doubted_server_that_serves_one_connection_answers_on_that(monkeypatch):
     driver = Watched()
-    driver.suspected = True
+    driver.state = ExecutorState.SUSPECTED
 
     class Single:
         host, port, socket, keeps = "127.0.0.1", 1, None, True

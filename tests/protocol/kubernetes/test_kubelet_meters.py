@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from dataclasses import replace
 
@@ -106,6 +107,7 @@ async def test_a_certificate_is_shown(kubelet):
 
 async def test_who_has_neither_is_told_so_once(kubelet, caplog):
     folder, _, port = kubelet
+    caplog.set_level(logging.WARNING)
     async with metering(folder, port) as meters:
         async with asyncio.timeout(60):
             while not caplog.messages:
