@@ -52,6 +52,17 @@ class Watched:
         return await asyncio.wait_for(self._seen.get(), 10)
 
 
+async def first_report(driver, pool):
+    """Return the first report of the watch of an executable with this pool."""
+    watching = asyncio.create_task(
+        watch("m@w", ["m"], SimpleNamespace(pool=pool, channel=None), driver)
+    )
+    try:
+        return await driver.next()
+    finally:
+        watching.cancel()
+
+
 NONSENSE = (
     b"[" * 1200,
     b'{"a":' * 100_000,
@@ -143,25 +154,49 @@ async def test_a_server_that_refuses_connections_ends_what_it_runs(harness, monk
     assert (harness.queue.failed, executor.losses) == (0, 0)
 
 
-ON_ONE_GPU = """
+ON_GPUS = """
 models: {{a: {{sla: {{response_time: 5}}}}, b: {{sla: {{response_time: 5}}}}}}
-workers: [{{backend: static, cores: 1, executables: [{{url: "{url}", device: gpu}}]}}]
+workers: [{{backend: static, cores: 1, executables: [{gpus}]}}]
 gateway: {{port: {port}, admin_port: {admin}}}
 """
+
+
+async def on_gpus(harness, count):
+    """Run a gateway of GPUs; return their servers, which are not started."""
+    port, admin, *ports = free_ports(2 + count)
+    backends = [FakeModelServer(behind) for behind in ports]
+    for backend in backends:
+        harness.stack.push_async_callback(backend.stop)
+    gpus = ", ".join(f'{{url: "{backend.url}", device: gpu}}' for backend in backends)
+    text = ON_GPUS.format(gpus=gpus, port=port, admin=admin)
+    addresses = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
+    await harness.serve(schema.parse(text), *addresses)
+    return backends
+
+
+async def test_a_gpu_that_lacks_a_model_is_back_as_soon_as_it_is_of_use(harness, monkeypatch):
+    monkeypatch.setattr(health_checks, "CHECK", 1000.0)
+    less, more = await on_gpus(harness, 2)
+    less.broken["b"] = "no such op"
+    await less.start()
+    first, second = harness.core.executors
+    await harness.until(lambda: first.live)
+    await more.start()
+    await harness.until(lambda: second.live and not first.live)
+    assert (await harness.predict(path="/v1/models/b:predict"))[0] == 200
+    more.kill_connections()
+    await more.stop()
+    await harness.until(lambda: first.live and not second.live)
+    assert (await harness.predict(path="/v1/models/a:predict"))[0] == 200
 
 
 async def test_a_model_that_a_gpu_cannot_load_costs_the_others_nothing(
     harness, monkeypatch, caplog
 ):
     monkeypatch.setattr(health_checks, "CHECK", 0.05)
-    port, admin, behind = free_ports(3)
-    backend = FakeModelServer(behind)
+    (backend,) = await on_gpus(harness, 1)
     backend.broken["b"] = "no such op"
     await backend.start()
-    harness.stack.push_async_callback(backend.stop)
-    text = ON_ONE_GPU.format(url=backend.url, port=port, admin=admin)
-    addresses = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
-    await harness.serve(schema.parse(text), *addresses)
     (executor,) = harness.core.executors
     await harness.until(lambda: executor.live)
     assert (await harness.predict(path="/v1/models/a:predict"))[0] == 200
@@ -287,7 +322,7 @@ async def test_a_doubted_server_must_accept_a_new_connection(refusal, state):
     watching.cancel()
 
 
-async def test_a_doubted_server_that_serves_one_connection_answers_on_that(monkeypatch):
+async def test_a_doubted_server_that_serves_one_connection_answers_on_that():
     driver = Watched()
     driver.state = ExecutorState.SUSPECTED
 
@@ -299,10 +334,7 @@ async def test_a_doubted_server_that_serves_one_connection_answers_on_that(monke
                 raise BackendTimeout("no answer within 10 s")
             return AVAILABLE
 
-    endpoint = SimpleNamespace(pool=Single(), channel=None)
-    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
-    assert await driver.next() == "ready"
-    watching.cancel()
+    assert await first_report(driver, Single()) == "ready"
 
 
 async def test_a_look_over_a_stale_connection_is_no_loss():
@@ -318,7 +350,4 @@ async def test_a_look_over_a_stale_connection_is_no_loss():
                 raise BackendLost("connection closed before the answer: reset")
             return AVAILABLE
 
-    endpoint = SimpleNamespace(pool=Stale(), channel=None)
-    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
-    assert await driver.next() == "ready"
-    watching.cancel()
+    assert await first_report(driver, Stale()) == "ready"

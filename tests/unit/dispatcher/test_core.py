@@ -474,7 +474,7 @@ def test_only_a_share_of_the_requests_runs_a_second_time(harness):
 
 @pytest.mark.parametrize("gone", [True, False], ids=["refused", "silent"])
 def test_a_connection_that_nobody_takes_costs_no_other_request(harness, gone):
-    """One that shuts down refuses connections, too, and ends what it runs."""
+    """A server that shuts down refuses connections, too, and ends what it runs."""
     core = harness.build("m")
     harness.cpu("m@a", "m", cores=2)
     harness.arrive("m", 0.0)
