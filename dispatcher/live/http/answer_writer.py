@@ -12,7 +12,16 @@ from dispatcher.live.http.responses import LARGE, with_more, written
 class AnswerWriter:
     """The written half of a connection; `transport` is None before and after it is open."""
 
-    __slots__ = ("_counted", "_left", "_server", "is_unread", "last_progress", "transport", "until")
+    __slots__ = (
+        "_counted",
+        "_hidden_until",
+        "_left",
+        "_server",
+        "is_unread",
+        "last_progress",
+        "transport",
+        "until",
+    )
 
     def __init__(self, server: Connections) -> None:
         self._server = server
@@ -27,11 +36,21 @@ class AnswerWriter:
         """Time until which a client may go on sending after its last answer."""
         self._counted = 0
         """The part of them that the server counts."""
+        self._hidden_until = 0.0
 
     @property
     def unsent(self) -> int:
         """Bytes of answers that the client has not taken yet."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
+    @property
+    def may_hide(self) -> bool:
+        """True if TLS may hold encrypted bytes that `unsent` does not count, and is to close.
+
+        They are gone when the connection is; a client takes them within the time for its answer.
+        """
+        is_open = self.transport is not None
+        return is_open and self.is_closing and self._server.now < self._hidden_until
 
     @property
     def is_closing(self) -> bool:
@@ -56,6 +75,7 @@ class AnswerWriter:
         # In pieces: TLS would encrypt all at once, and hide it from `unsent`.
         for at in range(0, len(body), LARGE):
             transport.write(memoryview(body)[at : at + LARGE])
+        self._note_hidden()
         self.note_left()  # `pause` saw a part of it
         if self.is_unread:
             self._count(self._left)
@@ -98,6 +118,7 @@ class AnswerWriter:
         self.is_unread = False
         self._server.unread.pop(connection, None)
         self._count(0)
+        self._note_hidden()
         self.note_left()
 
     def drop(self) -> None:
@@ -105,6 +126,9 @@ class AnswerWriter:
         self._count(0)
         if self.transport is not None:
             self.transport.abort()
+
+    def _note_hidden(self) -> None:
+        self._hidden_until = self._server.now + self._server.bounds.write_timeout
 
     def _move(self, left: int) -> None:
         self._left, self.last_progress = left, self._server.now

@@ -97,8 +97,7 @@ class Connection(ClientConnection):
         """True if a body is read or an answer pending, or not taken by the client yet."""
         if self._current is not None or self._state is states.BODY or self.output.unsent > 0:
             return True
-        # Data that TLS has encrypted cannot be seen; it is gone when the connection is.
-        return self.is_tls and self.output.transport is not None and self.output.is_closing
+        return self.is_tls and self.output.may_hide
 
     @property
     def _discards(self) -> bool:

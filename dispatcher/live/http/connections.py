@@ -87,8 +87,6 @@ class Connections:
         """Connections of such clients that were closed to make room."""
         self.is_draining = False
         self.connections: set[ClientConnection] = set()
-        self._dismissed: set[ClientConnection] = set()
-        """Those that owe no answer and are being closed."""
         self.handshakes: dict[Handshake, ClientConnection] = {}
         """TLS connections before the end of their handshake, the oldest first; they count as
         connections."""
@@ -119,7 +117,7 @@ class Connections:
     @property
     def answering(self) -> int:
         """Number of clients with an accepted request: its body or answer is not complete yet."""
-        return sum(c.is_answering for c in self.connections if c not in self._dismissed)
+        return sum(c.is_answering for c in self.connections)
 
     def on_connected(
         self, connection: ClientConnection, transport: asyncio.Transport
@@ -143,7 +141,6 @@ class Connections:
     def on_disconnected(self, connection: ClientConnection) -> None:
         """Remove a connection."""
         self.connections.discard(connection)
-        self._dismissed.discard(connection)
         self._uncount(connection.peer)
 
     def on_end(self, handshake: Handshake) -> None:

@@ -62,8 +62,7 @@ class Server(Connections):
 
     def close_idle(self) -> None:
         """Close connections between two requests: clients send the next one over another."""
-        self._dismissed = {connection for connection in self.connections if connection.is_idle}
-        for connection in tuple(self._dismissed):
+        for connection in [c for c in self.connections if c.is_idle]:
             connection.close()
 
     async def close(self, timeout: float) -> None:

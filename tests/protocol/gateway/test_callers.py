@@ -417,6 +417,29 @@ async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_en
     await closing
 
 
+async def test_what_tls_has_encrypted_reaches_a_client_between_two_requests(harness, tmp_path):
+    size = 24 << 20
+    trusting = await secured(harness, tmp_path, max_body=size, drain=60)
+    head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
+    plain = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", harness.port), 20)
+    client = await asyncio.to_thread(trusting.wrap_socket, plain, server_hostname="localhost")
+    await asyncio.to_thread(client.sendall, head.encode() + bytes(size))
+    await harness.until(lambda: any(c.output.is_unread for c in harness.server.connections))
+    (connection,) = harness.server.connections
+    answer = b""
+    while not connection.is_idle:  # from here on its transport says that it holds nothing
+        answer += await asyncio.to_thread(client.recv, 1 << 16)
+    closing = asyncio.create_task(harness.running.aclose())
+    await harness.until(lambda: connection.output.is_closing)
+    await asyncio.sleep(1)  # twice as long as connections have that nobody waits for
+    assert not closing.done()
+    while more := await asyncio.to_thread(client.recv, 1 << 20):
+        answer += more
+    assert len(answer.partition(b"\r\n\r\n")[2]) == size
+    client.close()
+    await closing
+
+
 def issued(authority, *names):
     """Return the key and the certificate of a client, in PEM; trustme knows no URIs."""
     key = ec.generate_private_key(ec.SECP256R1())

@@ -153,16 +153,22 @@ async def test_a_client_that_never_reads_is_closed(harness, connect):
 
 @pytest.mark.parametrize("line", [b"Connection: keep-alive", b"Connection: close"])
 async def test_a_client_that_reads_slowly_gets_all_of_its_answer(harness, connect, line):
-    await harness.open(max_body=1 << 25, limits="{write_timeout: 1}")
+    await harness.open(max_body=1 << 25)
     client, size = await connect(), 1 << 24
     client.writer.transport.pause_reading()
     client.send(post(b"x" * size, line))
     await harness.until(lambda: any(c.output.unsent for c in harness.server.connections))
+    (connection,) = harness.server.connections
     client.writer.transport.resume_reading()
     await client.reader.readuntil(b"\r\n\r\n")
+    left, looks = connection.output.unsent, 0
     for _ in range(32):
         await client.reader.readexactly(size // 32)
-        await asyncio.sleep(0.08)
+        await asyncio.sleep(0.005)
+        if 0 < connection.output.unsent < left:
+            left, looks, connection.due = connection.output.unsent, looks + 1, 0.0
+            await harness.until(lambda: connection.due)  # its time had passed, but it had read
+    assert looks > 5
 
 
 async def test_connections_are_bounded_in_all_and_by_address(harness, connect):

@@ -41,10 +41,10 @@ async def test_a_rejected_request_is_a_line_that_names_it(harness, caplog):
     await running
     (line,) = lines(caplog)
     assert line.levelno == logging.WARNING
-    assert line.getMessage().startswith("request r-7 of model m: rejected (deadline) after 0.2")
+    assert line.getMessage().startswith("request r-7 of model m: rejected (deadline) after ")
     assert (line.request_id, line.trace_id, line.model) == ("r-7", TRACE, "m")
     assert (line.executable, line.outcome, line.reason) == (None, "rejected", "deadline")
-    assert line.response_time == pytest.approx(0.2, abs=0.1)
+    assert line.response_time >= 0.2
 
 
 async def test_without_a_number_of_its_own_a_request_has_the_dispatchers(harness, caplog):
@@ -110,5 +110,5 @@ async def test_all_is_all(harness, caplog):
     *answered, cancelled = lines(caplog)
     assert [r.outcome for r in answered] == ["answered"] * 3
     assert {r.levelno for r in lines(caplog)} == {logging.INFO}
-    assert answered[0].getMessage().startswith("request 1 of model m: answered after 0.")
+    assert answered[0].getMessage().startswith("request 1 of model m: answered after ")
     assert (cancelled.outcome, cancelled.executable) == ("cancelled", "m.0@local")
