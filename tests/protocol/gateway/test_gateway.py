@@ -9,6 +9,7 @@ import pytest
 import trustme
 from aiohttp import web
 
+from dispatcher.live import app
 from roma.domain.events import Reason
 
 
@@ -269,8 +270,11 @@ async def test_draining_waits_for_no_idle_client_that_does_not_read(harness, tmp
     writer.transport.abort()
 
 
-async def test_a_request_on_an_idle_connection_is_answered_though_nothing_is_in_flight(harness):
-    await harness.open()
+async def test_a_request_on_an_idle_connection_is_answered_though_nothing_is_in_flight(
+    harness, monkeypatch
+):
+    monkeypatch.setattr(app, "LINGER", 20.0)
+    await harness.open(drain=20)
     closing = asyncio.create_task(harness.close_gateway())
     await harness.until(lambda: harness.service.program.is_ending)
     assert harness.service.not_ready_reason() == "draining"  # who asks goes elsewhere

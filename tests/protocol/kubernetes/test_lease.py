@@ -20,18 +20,25 @@ def candidate(cluster, name):
     return LeaderLease(cluster.client, "models", "l", f"http://{name}:8600")
 
 
-async def test_the_first_leads_and_the_second_waits_and_knows_who_leads(cluster, short):
+async def test_the_first_leads_and_the_second_waits_and_knows_who_leads(
+    cluster, short, monkeypatch
+):
     first, second = candidate(cluster, "a"), candidate(cluster, "b")
     await first.acquired()
+    monkeypatch.setattr(module, "DURATION", 60.0)
+    monkeypatch.setattr(module, "DEADLINE", 50.0)
     keeping = asyncio.create_task(first.keep())
     waiting = asyncio.create_task(second.acquired())
     await until(lambda: second.leader == "http://a:8600")
-    await asyncio.sleep(2 * module.DURATION)
+    renewed = set()
+    await until(lambda: renewed.add(cluster.api.lease["spec"]["renewTime"]) or len(renewed) > 5)
     assert first.is_held
     assert not second.is_held
     assert not waiting.done()
     assert cluster.api.lease["spec"]["leaseTransitions"] == 1
     keeping.cancel()  # it dies: nobody renews
+    monkeypatch.setattr(module, "DURATION", 0.3)
+    monkeypatch.setattr(module, "DEADLINE", 0.2)
     await waiting
     assert second.is_held
     assert not first.is_held
