@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+import ssl
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from roma.cli.interrupts import INTERRUPTED
 from roma.cli.options import choice
 from roma.domain.errors import naming
 from roma.security import tokens
+from roma.security.tls import client_context
 from roma.tools import load
 from roma.tools.load.outcomes import Progress as LoadProgress
 from roma.workload.arrivals import Process, Profile, send_times
@@ -52,6 +54,9 @@ def command(
     token_file: Annotated[
         Path | None, typer.Option(help="File with a key, where the service asks for one.")
     ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="PEM with the authority of the service's certificate.")
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Send open-loop load to one model and report response times."""
@@ -60,7 +65,8 @@ def command(
     arrivals = _arrivals(profile, step, trace, trace_kind, trace_column, process, seed)
     stream = load.Stream(model, arrivals, load.read_bodies(body), sla)
     authorization = None if token_file is None else tokens.read(token_file).authorization
-    report, interrupted = asyncio.run(_run(stream, url, timeout, authorization))
+    tls = None if ca is None else client_context(ca, key="--ca")
+    report, interrupted = asyncio.run(_run(stream, url, timeout, authorization, tls))
     if json_output:
         print(report.to_json().decode())
     else:
@@ -108,7 +114,11 @@ def _refuse(given: str, others: Mapping[str, object]) -> None:
 
 
 async def _run(
-    stream: load.Stream, url: str, timeout: float, authorization: str | None
+    stream: load.Stream,
+    url: str,
+    timeout: float,
+    authorization: str | None,
+    tls: ssl.SSLContext | None,
 ) -> tuple[load.LoadReport, bool]:
     """Return the report, and whether Ctrl-C ended the load early."""
     interrupted = False
@@ -141,6 +151,7 @@ async def _run(
             url,
             timeout=timeout,
             authorization=authorization,
+            tls=tls,
             on_progress=show,
             on_start=on_start,
         )

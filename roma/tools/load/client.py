@@ -5,6 +5,7 @@ a redirect, because each of those would hide what the service did.
 """
 
 import resource
+import ssl
 from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import quote
@@ -31,11 +32,13 @@ class RestClient:
     """A predict client on aiohttp; enter it with `async with`.
 
     `url` is the service's root, such as `http://127.0.0.1:8501`; `authorization` is sent with each
-    request. The client sets no time limit, since the generator has one for the whole request.
-    Raises LoadInputError if `url` is not http or https.
+    request, and `tls` says which certificates are trusted. The client sets no time limit, since the
+    generator has one for the whole request. Raises LoadInputError if `url` is not http or https.
     """
 
-    def __init__(self, url: str, authorization: str | None = None) -> None:
+    def __init__(
+        self, url: str, authorization: str | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         try:
             root = URL("http://localhost" if url.startswith(f"{UNIX}/") else url)
             root.host_subcomponent  # noqa: B018 - reading it checks the host's name
@@ -49,6 +52,7 @@ class RestClient:
         self._url = url
         self._root = ""
         self._headers = HEADERS | ({"Authorization": authorization} if authorization else {})
+        self._tls = tls
         self._targets: dict[str, URL] = {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -83,7 +87,7 @@ class RestClient:
         assert self._session is not None, "use the client inside `async with`"
         try:
             async with self._session.post(
-                self._target(model), data=body, allow_redirects=False
+                self._target(model), data=body, allow_redirects=False, ssl=self._tls or True
             ) as response:
                 return HttpAnswer(response.status, await response.read())
         except aiohttp.ClientConnectorError as error:

@@ -8,6 +8,7 @@ sent ends exactly once, also when the run is stopped or cancelled.
 import asyncio
 import heapq
 import math
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -249,6 +250,7 @@ async def run_load(
     timeout: float = DEFAULT_TIMEOUT,
     max_outstanding: int = DEFAULT_OUTSTANDING,
     authorization: str | None = None,
+    tls: ssl.SSLContext | None = None,
     on_result: Callable[[RequestResult], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[LoadRun], None] | None = None,
@@ -260,7 +262,7 @@ async def run_load(
     files as far as `max_outstanding` needs and the system allows.
     """
     allow_connections(max_outstanding)
-    async with RestClient(url, authorization) as client:
+    async with RestClient(url, authorization, tls) as client:
         load = LoadRun(
             plan,
             client,

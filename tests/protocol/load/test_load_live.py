@@ -3,14 +3,17 @@
 import asyncio
 import json
 import socket
+import ssl
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
+import trustme
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from roma.security.tls import client_context
 from roma.tools.load.client import RestClient, allow_connections
 from roma.tools.load.errors import LoadInputError, NoAnswerError
 from roma.tools.load.generator import LoadRun, Stream, run_load
@@ -192,6 +195,23 @@ async def test_a_unix_socket_is_a_url_too() -> None:
             answered = await client.predict("m", b"{}")
         await runner.cleanup()
     assert json.loads(answered.body) == {"host": "localhost", "path": "/v1/models/m:predict"}
+
+
+async def test_a_certificate_counts_if_its_authority_is_named(behaviour, tmp_path) -> None:
+    authority, own = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(own)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    app = web.Application()
+    app.router.add_post("/v1/models/{model}:predict", behaviour.handle)
+    plan = [stream("200", 3)]
+    server = TestServer(app, scheme="https")
+    await server.start_server(ssl=own)
+    async with server:
+        url, tls = f"https://127.0.0.1:{server.port}", client_context(tmp_path / "ca.crt")
+        trusted = (await run_load(plan, url, tls=tls)).total
+        unknown = (await run_load(plan, url)).total
+    assert (trusted.answered, unknown.answered) == (3, 0)
+    assert (unknown.failed, unknown.reasons) == (3, {"connect": 3})
 
 
 async def test_a_models_name_is_quoted(url: str, behaviour: Behaviour) -> None:
