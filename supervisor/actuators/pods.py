@@ -86,7 +86,7 @@ class PodActuator:
         node: str | None = None,
         container: str,
         period: float,
-        bounds: CpuBounds = NO_BOUNDS,
+        bounds: Callable[[], CpuBounds] = lambda: NO_BOUNDS,
         may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         self._watch = watch
@@ -269,7 +269,7 @@ class PodActuator:
             self._grants[name] = _LimitGrant(pod.uid, present, pod.generation, self._ticked_at)
         elif self._periods_since(grant) >= PATIENCE:
             # Less is within any quota, upper bound and sum of a node; more may be beyond it.
-            least = max(pod.least, self._bounds.least)
+            least = max(pod.least, self._bounds().least)
             return present - 1 if present > least else present + 1
         return None
 

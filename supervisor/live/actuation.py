@@ -256,7 +256,7 @@ async def _pods(
         node=worker.node,
         container=worker.pods.container,
         period=period,
-        bounds=source.bounds,
+        bounds=lambda: source.bounds,  # they may be learnt late
         may_act=context.may_act,
     )
 

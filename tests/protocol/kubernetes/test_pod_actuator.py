@@ -164,7 +164,7 @@ async def test_an_unconfirmed_limit_is_sent_again_one_millicore_different(
 ):
     cluster.api.put(pod("a"), "ADDED")
     await until(lambda: "a" in cluster.watch.pods)
-    actuator = made(cluster, period=1.5, bounds=CpuBounds(least=least))
+    actuator = made(cluster, period=1.5, bounds=lambda: CpuBounds(least=least))
     cluster.api.kubelet = False
     assert await actuator.apply({"a@w": cores}) == {}
     assert await actuator.apply({"a@w": cores}) == {}
