@@ -49,15 +49,19 @@ class WorkerContainers:
         self._config = config
         self._worker = worker.name
         self._owner = owner
-        self._made: dict[str, tuple[str, ...]] = {}
+        self._made: dict[str, dict[str, tuple[Path | None, str | None]]] = {}
+        """The models of each container, with the places of their files."""
 
     async def create(self) -> None:
         """Create what `config` asks for; a GPU container is recreated for a new model."""
         await self._remove_others()
-        wanted = {e.name: e.spec.models for e in self._placed()}
-        new = [name for name, models in wanted.items() if {*models} - {*self._made.get(name, ())}]
+        files = {name: (m.path, m.volume) for name, m in self._config.models.items()}
+        wanted = {e.name: {m: files[m] for m in e.spec.models} for e in self._placed()}
+        # Whoever removed a container, its model may come back, and with other files.
+        made = self._made = {n: found for n, found in self._made.items() if n in wanted}
+        new = [n for n, models in wanted.items() if not models.items() <= made.get(n, {}).items()]
         await _each(self._owner.create, new)
-        self._made |= {name: wanted[name] for name in new}
+        made |= {name: wanted[name] for name in new}
 
     async def remove(self) -> None:
         """Remove all of them, including those of a half-finished change."""
@@ -84,10 +88,7 @@ class WorkerContainers:
         """Remove containers that this deployment created and the file no longer asks for."""
         found = await self._owner.containers()
         wanted = {e.name for e in self._placed()}
-        others = [name for name in found if name not in wanted]
-        await _each(self._owner.remove, others)
-        for name in others:
-            self._made.pop(name, None)
+        await _each(self._owner.remove, [name for name in found if name not in wanted])
 
     async def _until_known(self) -> None:
         """Wait until the broker has read the new configuration."""
