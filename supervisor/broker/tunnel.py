@@ -66,6 +66,8 @@ class Tunnel:
                 *self._command(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
+                # Ctrl-C reaches us alone: we may have containers to remove through it.
+                start_new_session=True,
                 preexec_fn=die_with_parent,
             )
         except OSError as error:
