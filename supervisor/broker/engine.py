@@ -112,14 +112,17 @@ class Engine:
         await self._in_thread(f"start {container}", lambda client: client.start(container))
 
     async def remove(self, container: str) -> None:
-        """Stop a container, killing it after ten seconds, and remove it."""
+        """Stop a container, killing it after ten seconds, and remove it.
+
+        A caller that is cancelled waits for that: the engine refuses a second removal meanwhile.
+        """
 
         def remove(client: "APIClient") -> None:
             client.stop(container, timeout=10)
             client.remove_container(container, v=True, force=True)
 
         with contextlib.suppress(NotFound):
-            await self._in_thread(f"remove {container}", remove)
+            await to_end(self._in_thread(f"remove {container}", remove))
 
     async def inspect(self, container: str) -> dict[str, Any]:
         """Return everything about a container, by name or id."""

@@ -1,4 +1,4 @@
-"""A launcher that is stopped while its containers are being made: none is left behind."""
+"""A launcher that is stopped while its containers are made or removed: none is left behind."""
 
 import asyncio
 import os
@@ -88,16 +88,29 @@ async def test_a_container_that_is_being_made_is_removed_once_it_is():
     assert engine.present == {}
 
 
-async def test_whoever_is_cancelled_waits_for_a_container_that_the_engine_makes():
+@pytest.mark.parametrize(
+    ("call", "last"),
+    [
+        (lambda engine: engine.create("c", {}), "create_container_from_config"),
+        (lambda engine: engine.remove("c"), "remove_container"),
+    ],
+    ids=["made", "removed"],
+)
+async def test_whoever_is_cancelled_waits_until_the_engine_has_ended(call, last):
+    """What goes on would be in the way: an engine refuses to remove a container twice at once."""
+
     class Client:
         def __init__(self):
-            self.asked, self.goes_on, self.made = threading.Event(), threading.Event(), []
+            self.asked, self.goes_on, self.done = threading.Event(), threading.Event(), []
 
-        def create_container_from_config(self, _, name):
-            self.asked.set()
-            self.goes_on.wait()
-            self.made.append(name)
-            return {"Id": "1"}
+        def __getattr__(self, name):
+            def answer(*_, **__):
+                self.asked.set()
+                self.goes_on.wait()
+                self.done.append(name)
+                return {"Id": "1"}
+
+            return answer
 
         def close(self):
             pass
@@ -108,15 +121,15 @@ async def test_whoever_is_cancelled_waits_for_a_container_that_the_engine_makes(
 
     client = Client()
     engine = AnsweringEngine(None, "", "unix:///e", lambda _: client, str)
-    making = asyncio.create_task(engine.create("c", {}))
+    asking = asyncio.create_task(call(engine))
     await asyncio.to_thread(client.asked.wait)
-    making.cancel()
+    asking.cancel()
     await turns()
-    assert not making.done()
+    assert not asking.done()
     client.goes_on.set()
     with pytest.raises(asyncio.CancelledError):
-        await making
-    assert client.made == ["c"]
+        await asking
+    assert client.done[-1] == last
 
 
 async def turns():
