@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 CALL_TIMEOUT = 10
 """Seconds for one call; 8 ms is usual, a loaded engine is slower."""
 
+MAKE_TIMEOUT = 60
+"""Seconds for making, starting or removing a container: a GPU that sleeps may take 30 to wake."""
+
 PULL_TIMEOUT = 1800.0
 """Seconds for an image to arrive."""
 
@@ -70,7 +73,9 @@ class Engine:
         """Return the summaries of all containers, running or not, that have these labels."""
         filters = {"label": [f"{key}={value}" for key, value in labels.items()]}
         found = await self._in_thread(
-            "list of containers", lambda client: client.containers(all=True, filters=filters)
+            "list of containers",
+            lambda client: client.containers(all=True, filters=filters),
+            CALL_TIMEOUT,
         )
         if not isinstance(found, list):
             raise EngineError(f"engine {self._address}: list of containers: {UNKNOWN}")
@@ -155,15 +160,18 @@ class Engine:
         if client is not None:
             client.close()
 
-    async def _in_thread(self, what: str, call: Callable[["APIClient"], Result]) -> Result:
-        """Return what the docker package returns, called in a thread."""
+    async def _in_thread(
+        self, what: str, call: Callable[["APIClient"], Result], limit: float | None = None
+    ) -> Result:
+        """Return what the docker package returns, called in a thread, within `limit` seconds."""
         from docker import errors  # noqa: PLC0415
         from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
         said: Any = None if self._client else await self._call("GET", "/version")
         try:
             client = self._client = self._client or self._connect(said["ApiVersion"])
-            return await in_thread(lambda: call(client))
+            async with asyncio.timeout(limit):
+                return await in_thread(lambda: call(client))
         except errors.NotFound as error:
             why = _short(str(error.explanation))
             raise NotFound(f"engine {self._address}: {what}: {why}") from error
@@ -245,7 +253,7 @@ def _client(url: str, tls: Path | None, version: str) -> "APIClient":
     if tls is not None:
         ca, cert, key = map(str, _files(tls))
         config = TLSConfig(client_cert=(cert, key), ca_cert=ca, verify=True)
-    client = docker.APIClient(url, version=version, timeout=CALL_TIMEOUT, tls=config)
+    client = docker.APIClient(url, version=version, timeout=MAKE_TIMEOUT, tls=config)
     # Else a REQUESTS_CA_BUNDLE replaces our authority, and a proxy comes between.
     client.trust_env = False
     return client
