@@ -18,8 +18,10 @@ from urllib.parse import quote
 
 import aiohttp
 
+from roma.config.watched_file import looking
 from roma.config.workers import DockerConfig
 from roma.domain.errors import ConfigError, EngineError
+from roma.security.tls import RenewedContext
 from roma.telemetry.reachability import reason
 from roma.telemetry.tasks import to_end
 from roma.telemetry.threads import in_thread
@@ -233,7 +235,9 @@ async def connected(docker: DockerConfig) -> AsyncIterator[Engine]:
             case "tcp":
                 assert docker.tls is not None  # guaranteed by config
                 base, explain = f"https://{rest}", _about(docker.tls)
-                connector = aiohttp.TCPConnector(ssl=tls_context(docker.tls), limit=0)
+                context = tls_context(docker.tls)
+                await stack.enter_async_context(looking(context))
+                connector = aiohttp.TCPConnector(ssl=context, limit=0)
             case _:
                 way = await stack.enter_async_context(tunnel(rest))
                 explain, url = way.explain, f"unix://{way.socket}"
@@ -264,8 +268,12 @@ def _files(directory: Path) -> list[Path]:
     return [directory / name for name in ("ca.pem", "cert.pem", "key.pem")]
 
 
-def tls_context(directory: Path) -> ssl.SSLContext:
+def tls_context(directory: Path) -> RenewedContext:
     """Return a context that presents and demands certificates; raise ConfigError without them."""
+    return RenewedContext.of(_files(directory), lambda: _context(directory))
+
+
+def _context(directory: Path) -> ssl.SSLContext:
     ca, cert, key = _files(directory)
     for file in (ca, cert, key):
         if not file.is_file():  # ssl's own message names no file
