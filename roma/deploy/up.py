@@ -160,16 +160,20 @@ class Deployment:
         local = _local(config)
         wanted = {e.name for e in local}
         await self._remove([name for name in self.executables if name not in wanted])
-        try:
-            for worker in self.launched:
-                await worker.follow(config)
-        except ActuationError as error:
-            raise LaunchError(str(error)) from error
+        # An engine that is away must not keep the others' workers, and processes, from following.
+        done = await asyncio.gather(
+            *(worker.follow(config) for worker in self.launched), return_exceptions=True
+        )
         for new in (e for e in local if e.name not in self.executables):
             # One reaper each, which ends when the executable is removed or cannot be started.
             async with contextlib.AsyncExitStack() as stack:
                 await self._add([new], stack, waiting=not config.control.dry_run)
                 self._added[new.name] = stack.pop_all()
+        for failed in done:
+            if isinstance(failed, ActuationError):
+                raise LaunchError(str(failed)) from failed
+            if failed is not None:  # a bug
+                raise failed
         log.info("models: %s", ", ".join(config.models))
 
     async def _tell_faults(self) -> None:

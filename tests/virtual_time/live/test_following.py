@@ -7,7 +7,7 @@ import pytest
 
 from roma.config import schema
 from roma.deploy import up
-from roma.domain.errors import LaunchError
+from roma.domain.errors import EngineError, LaunchError
 
 pytestmark = pytest.mark.looptime
 
@@ -64,3 +64,38 @@ async def test_what_stays_impossible_is_tried_with_growing_pauses_and_at_once_wh
     assert deployment.times[7:] == pytest.approx([100], abs=0.1)
     following.cancel()
     assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 1
+
+
+HOSTS = """
+models: {a: {path: /a, sla: {response_time: 1}}}
+workers:
+  - {name: away, backend: docker, cores: 2}
+  - {name: here, backend: docker, cores: 2, base_port: 8700}
+"""
+
+
+class Host:
+    """The containers of a worker, whose engine may be away."""
+
+    broker = None
+
+    def __init__(self, *, away):
+        self.away, self.follows = away, None
+
+    async def follow(self, config):
+        if self.away:
+            raise EngineError("engine tcp://away:2376: no answer in time")
+        self.follows = config
+
+
+async def test_an_engine_that_is_away_keeps_no_other_worker_from_following(tmp_path, monkeypatch):
+    async def serve(_):
+        pass
+
+    monkeypatch.setattr(up, "_until_serving", serve)
+    config = schema.parse(HOSTS)
+    deployment = up.Deployment(config, tmp_path / "roma.yaml", None, None)
+    deployment.launched = [Host(away=True), Host(away=False)]
+    with pytest.raises(LaunchError, match=r"^engine tcp://away:2376: no answer in time$"):
+        await deployment.follow(config)
+    assert deployment.launched[1].follows is config
