@@ -158,7 +158,8 @@ def _kept(
 
 def _mean(track: ModelTrack, sla: float) -> float | None:
     """Return the mean over the run, from the means of its seconds."""
-    answered = track["answered_cpu"] + track["answered_gpu"]
+    # An answer that refuses the input has no response time.
+    answered = track["answered_cpu"] + track["answered_gpu"] - track["invalid"]
     known = ~np.isnan(track["mean_time"])
     weight, refused = answered * known, float((track.counted_refusals + track["failed"]).sum())
     count = float(weight.sum()) + refused

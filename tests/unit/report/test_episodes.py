@@ -174,6 +174,13 @@ def test_the_share_that_is_told_is_the_one_that_was_judged(run, always, told, ke
     assert bool(episodes(found)) is not kept
 
 
+def test_answers_that_refuse_the_input_do_not_weigh_in_a_mean(run):
+    refused = {t: {"response": 1.0, "answered": 100, "invalid": 99} for t in range(1, 16)}
+    (model,) = summaries(run(calm_but(refused, answered=100, statistic="mean")))
+    assert model.mean == pytest.approx((15 * 1.0 + 1500 * 0.1) / 1515)
+    assert model.kept is True
+
+
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
