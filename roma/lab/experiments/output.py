@@ -116,7 +116,7 @@ def _cells(table: Table, row: tuple[Any, ...]) -> list[str]:
 def _csv(table: Table) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([c.name for c in table.columns])
+    writer.writerow(_keys(table))
     writer.writerows(["" if cell is None else cell for cell in row] for row in table.rows)
     return text.getvalue()
 

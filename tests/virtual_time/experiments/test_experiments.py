@@ -296,11 +296,13 @@ def test_json_has_raw_numbers():
     }
 
 
-def test_columns_of_one_name_are_all_in_the_json():
+def test_columns_of_one_name_are_all_in_the_json_and_the_csv(tmp_path):
     columns = tuple(Column(name) for name in ("a", "±", "b", "±", "±"))
     found = Output((Table("t", "A title", columns, [(1, 0.1, 2, 0.2, 0.3)]),))
     (row,) = json.loads(output.to_json("x", (1,), found))["tables"]["t"]
     assert row == {"a": 1, "±": 0.1, "b": 2, "± (2)": 0.2, "± (3)": 0.3}
+    output.save(found, tmp_path)
+    assert (tmp_path / "t.csv").read_text() == "a,±,b,± (2),± (3)\n1,0.1,2,0.2,0.3\n"
 
 
 @pytest.mark.parametrize(
