@@ -159,10 +159,11 @@ ALERTS = (
         "5m",
         "ticket",
         "Worker {{ $labels.worker }} has too few cores",
-        "Demands have been cut for a quarter of an hour, now to {{ $value | humanizePercentage }}. "
-        "Add cores or a worker, move a model to another one, or relax a promise. If others use its "
-        "host (roma_host_others_cores, roma_host_stolen_cores; roma status says so), demands grow "
-        "without need: move those others instead.",
+        "Demands have been cut for a quarter of an hour, most of the time to "
+        "{{ $value | humanizePercentage }} or less. Add cores or a worker, move a model to another "
+        "one, or relax a promise. If others use its host (roma_host_others_cores, "
+        "roma_host_stolen_cores; roma status says so), demands grow without need: move those "
+        "others instead.",
     ),
     Alert(
         "RomaExecutableRestarts",
