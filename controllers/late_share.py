@@ -120,9 +120,10 @@ def late_share_step(
         if m.idle or (by_gpu > NO_RATE and not load and not m.in_flight_here):
             why = IDLE if m.idle else "GPUs reach all requests in time"
             demand = resting(m.applied, float(REST**dt), why)
-        else:  # on all its threads a request is as fast as possible, whatever its cost
+        else:  # on all its threads each request is as fast as possible, whatever its cost
             why = "the cost of a request is not known yet"
-            demand = Demand(float(m.threads), why, {"threads": float(m.threads)})
+            threads = float(m.threads * max(1, m.in_flight_here))
+            demand = Demand(threads, why, {"threads": threads})
         demand = demand.clipped(lo, hi)
         if m.usage is None and demand.cores is not None and demand.cores < m.applied:
             demand = hold(UNREAD)

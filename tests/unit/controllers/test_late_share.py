@@ -278,6 +278,16 @@ def test_what_was_late_without_the_cores_teaches_nothing():
         assert at_most.x == pytest.approx(after, abs=0.02)
 
 
+def test_what_runs_keeps_its_threads_while_its_cost_is_unknown():
+    """A model that starts under load has 16 cores, and no answer for longer than a period."""
+    busy = replace(BASE, completed_here=0, in_flight=8, in_flight_here=8, applied=16.0, threads=2)
+    demand, _ = late_share_step(LateShareGains(), None, busy, dt=0.2, lo=0.1, hi=32.0)
+    assert demand.cores == 16.0
+    one = replace(busy, in_flight=1, in_flight_here=1)
+    demand, _ = late_share_step(LateShareGains(), None, one, dt=0.2, lo=0.1, hi=32.0)
+    assert demand.cores == 2.0
+
+
 def test_failures_and_unknown_costs_teach_nothing():
     late = replace(BASE, profile=0.05, budget=0.02)
     failed = replace(late, violations=5, failed=5)
