@@ -17,7 +17,7 @@ IN_FLIGHT = 2
 MANY = 30
 """A bound on what may fail by time limits: two of them each second, and a busy machine is slow."""
 
-PRESSED = {"deadline": 1.0, "max_waiting": 50}
+PRESSED = {"response_time": 0.5, "deadline": 1.0, "max_waiting": 50}
 """Requests that cannot wait for the end of the fault."""
 
 PATIENT = {"response_time": 10.0}

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.system.faults.fault_runner import CALM, PROMISE, RATE, Row, drive
+from tests.system.faults.fault_runner import CALM, HARM, RATE, Row, drive
 from tests.system.faults.matrix import MATRIX
 
 PAGE = Path(__file__).parents[3] / "docs/faults.md"
@@ -25,7 +25,7 @@ same in CI and fails unless, in every line,
 - {CALM} requests in a row are answered afterwards.
 
 *Recovery* is the time from the end of the fault (a program is started again or goes on, packets pass)
-until the last request had ended that was not answered within the promised {PROMISE:g} s. A program's
+until the last request had ended that was not answered within {HARM:g} s. A program's
 own start is part of it. It is measured here, and compared nowhere: tests count requests.
 
 What no test here can do: netem, the kernel's own faulty network, is no part of many kernels; a link
