@@ -412,8 +412,10 @@ async def _drain(
             while server.connections and loop.time() < lingering:
                 await asyncio.sleep(0.02)
             service.program.step(ProgramStep.DRAIN)
-            server.close_idle()
-            while left():
+            while True:
+                server.close_idle()  # those, too, that have become idle since
+                if not left():
+                    break
                 await asyncio.sleep(0.02)
     if left():
         log.warning("gave up on %d requests after draining for %g s", left(), timeout)

@@ -45,9 +45,9 @@ class AnswerWriter:
 
     @property
     def may_hide(self) -> bool:
-        """True if TLS may hold encrypted bytes that `unsent` does not count, and is to close.
+        """True if the connection is closing and TLS may hold bytes that `unsent` does not count.
 
-        They are gone when the connection is; a client takes them within the time for its answer.
+        It may if some were unsent within the last `write_timeout`: it encrypts them all at once.
         """
         is_open = self.transport is not None
         return is_open and self.is_closing and self._server.now < self._hidden_until
@@ -75,7 +75,6 @@ class AnswerWriter:
         # In pieces: TLS would encrypt all at once, and hide it from `unsent`.
         for at in range(0, len(body), LARGE):
             transport.write(memoryview(body)[at : at + LARGE])
-        self._note_hidden()
         self.note_left()  # `pause` saw a part of it
         if self.is_unread:
             self._count(self._left)
@@ -97,6 +96,8 @@ class AnswerWriter:
     def note_left(self) -> int:
         """Note how many bytes are left, and return that."""
         self._left = self.unsent
+        if self._left:
+            self._note_hidden()
         return self._left
 
     def note_progress(self) -> bool:
@@ -132,6 +133,7 @@ class AnswerWriter:
 
     def _move(self, left: int) -> None:
         self._left, self.last_progress = left, self._server.now
+        self._note_hidden()
         if self.is_unread:
             self._count(left)
 

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from yarl import URL
 
+from dispatcher.live import app
 from roma.security import api_keys
 from tests.support.raw_http import HEAD, Client, post
 
@@ -417,7 +418,11 @@ async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_en
     await closing
 
 
-async def test_what_tls_has_encrypted_reaches_a_client_between_two_requests(harness, tmp_path):
+@pytest.mark.parametrize("reads", ["before", "meanwhile"])
+async def test_what_tls_has_encrypted_reaches_a_client_between_two_requests(
+    harness, tmp_path, monkeypatch, reads
+):
+    monkeypatch.setattr(app, "LINGER", 0.05)
     size = 24 << 20
     trusting = await secured(harness, tmp_path, max_body=size, drain=60)
     head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
@@ -427,9 +432,13 @@ async def test_what_tls_has_encrypted_reaches_a_client_between_two_requests(harn
     await harness.until(lambda: any(c.output.is_unread for c in harness.server.connections))
     (connection,) = harness.server.connections
     answer = b""
-    while not connection.is_idle:  # from here on its transport says that it holds nothing
+    if reads == "meanwhile":
+        closing = asyncio.create_task(harness.running.aclose())
+        await harness.until(lambda: harness.service.program.refuses)
+    while connection.output.is_unread:  # from here on its transport says that it holds nothing
         answer += await asyncio.to_thread(client.recv, 1 << 16)
-    closing = asyncio.create_task(harness.running.aclose())
+    if reads == "before":
+        closing = asyncio.create_task(harness.running.aclose())
     await harness.until(lambda: connection.output.is_closing)
     await asyncio.sleep(1)  # twice as long as connections have that nobody waits for
     assert not closing.done()

@@ -262,8 +262,11 @@ async def test_draining_waits_for_no_idle_client_that_does_not_read(harness, tmp
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     reader, writer = await asyncio.open_connection("127.0.0.1", harness.port, ssl=trusting)
-    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-    await reader.readuntil(b"ok")
+    body = b"x" * (100 << 10)  # more than one piece of an answer, and read
+    head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(len(body))
     writer.transport.pause_reading()
     harness.server.close_idle()
     assert (len(harness.server.connections), harness.server.answering) == (1, 0)
