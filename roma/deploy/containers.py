@@ -57,9 +57,13 @@ class WorkerContainers:
         await self._remove_others()
         files = {name: (m.path, m.volume) for name, m in self._config.models.items()}
         wanted = {e.name: {m: files[m] for m in e.spec.models} for e in self._placed()}
-        # Whoever removed a container, its model may come back, and with other files.
-        made = self._made = {n: found for n, found in self._made.items() if n in wanted}
-        new = [n for n, models in wanted.items() if not models.items() <= made.get(n, {}).items()]
+        # One that is to be made anew is none until that is done: making it may fail half-way.
+        made = self._made = {
+            name: found
+            for name, found in self._made.items()
+            if name in wanted and wanted[name].items() <= found.items()
+        }
+        new = [name for name in wanted if name not in made]
         await _each(self._owner.create, new)
         made |= {name: wanted[name] for name in new}
 

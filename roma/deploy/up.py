@@ -160,20 +160,21 @@ class Deployment:
         local = _local(config)
         wanted = {e.name for e in local}
         await self._remove([name for name in self.executables if name not in wanted])
-        # An engine that is away must not keep the others' workers, and processes, from following.
+        # An engine that is away must not keep other workers, or local processes, from following.
         done = await asyncio.gather(
             *(worker.follow(config) for worker in self.launched), return_exceptions=True
         )
+        away = [str(error) for error in done if isinstance(error, ActuationError)]
+        for error in done:
+            if isinstance(error, BaseException) and not isinstance(error, ActuationError):
+                raise error  # a bug
         for new in (e for e in local if e.name not in self.executables):
             # One reaper each, which ends when the executable is removed or cannot be started.
             async with contextlib.AsyncExitStack() as stack:
                 await self._add([new], stack, waiting=not config.control.dry_run)
                 self._added[new.name] = stack.pop_all()
-        for failed in done:
-            if isinstance(failed, ActuationError):
-                raise LaunchError(str(failed)) from failed
-            if failed is not None:  # a bug
-                raise failed
+        if away:
+            raise LaunchError("; ".join(away))
         log.info("models: %s", ", ".join(config.models))
 
     async def _tell_faults(self) -> None:

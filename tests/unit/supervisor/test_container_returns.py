@@ -1,7 +1,10 @@
 """A model that is taken out of roma.yaml and comes back: its containers serve what it says then."""
 
+import pytest
+
 from roma.config import schema
 from roma.deploy.containers import WorkerContainers
+from roma.domain.errors import EngineError
 from supervisor.broker.broker import Broker
 from supervisor.broker.engine import NotFound
 
@@ -77,3 +80,21 @@ async def test_a_container_that_was_removed_by_hand_is_made_anew():
     await containers.follow(config(ALONE))
     await containers.follow(config(BOTH))
     assert engine.sources("d-w-a") == ["/a"]
+
+
+async def test_what_could_not_be_made_is_made_once_the_file_is_mended(monkeypatch):
+    engine, containers = await started(BOTH)
+    await containers.follow(config(ALONE))
+    start = engine.start
+
+    async def fails(container):
+        raise EngineError("no such directory")
+
+    monkeypatch.setattr(engine, "start", fails)
+    with pytest.raises(EngineError, match="no such directory"):
+        await containers.follow(config(BOTH.replace("/a", "/nowhere")))
+    monkeypatch.setattr(engine, "start", start)
+    made = engine.made.count("d-w-gpu0")
+    await containers.follow(config(BOTH))
+    assert engine.made.count("d-w-gpu0") == made + 1
+    assert engine.sources("d-w-gpu0") == ["/b", "/a"]
