@@ -26,8 +26,8 @@ def command(
         typer.Option(
             min=1,
             max=900,
-            help="How far back. Kept are 900 decisions per executable: 15 minutes at a period of "
-            "1 s, 3 at 0.2 s.",
+            help="How far back. At most 900 decisions are kept per executable (15 minutes at a "
+            "period of 1 s, 3 at 0.2 s), fewer with more than 22 executables.",
         ),
     ] = 10.0,
     json_output: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,

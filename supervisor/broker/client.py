@@ -17,7 +17,7 @@ from roma.telemetry.reachability import reason
 from supervisor.broker.containers import Container
 from supervisor.executables import Reading
 
-LAUNCH_TIMEOUT = 1900.0
+LAUNCH_TIMEOUT = 2200.0
 """Seconds for creating or removing a container: its image may have to be pulled first."""
 
 READ_TIMEOUT = 5.0

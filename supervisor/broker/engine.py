@@ -280,8 +280,9 @@ def _context(directory: Path) -> ssl.SSLContext:
             raise ConfigError(f"docker.tls = {directory}: must have a file {file.name}")
     try:
         context = ssl.create_default_context(cafile=ca)
-        context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
+        # A key with a password is refused: OpenSSL would ask for it at the terminal.
+        context.load_cert_chain(cert, key, password=lambda: "")
+    except (OSError, ValueError) as error:  # SSLError is an OSError
         raise ConfigError(f"docker.tls = {directory}: {error}") from error
     return context
 

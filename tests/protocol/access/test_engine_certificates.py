@@ -4,14 +4,21 @@ import asyncio
 import ssl
 from contextlib import asynccontextmanager
 
+import pytest
 import trustme
 from aiohttp import web
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from roma.config import watched_file
 from roma.config.workers import DockerConfig
-from roma.domain.errors import EngineError
+from roma.domain.errors import ConfigError, EngineError
 from roma.tools.demo.ports import free_ports
-from supervisor.broker.engine import connected
+from supervisor.broker.engine import connected, tls_context
 
 
 @asynccontextmanager
@@ -65,3 +72,12 @@ async def until_it_answers(far, limit=60.0):
                 return await far.inspect("c")
             except EngineError:
                 await asyncio.sleep(0.01)
+
+
+def test_a_key_with_a_password_is_refused(tmp_path):
+    write(tmp_path, trustme.CA())
+    key = load_pem_private_key((tmp_path / "key.pem").read_bytes(), None)
+    kept = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    (tmp_path / "key.pem").write_bytes(kept)
+    with pytest.raises(ConfigError, match=r"^docker\.tls = .*: "):
+        tls_context(tmp_path)

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -226,15 +227,8 @@ def test_a_model_that_is_not_there_and_a_port_in_use_are_one_line_each(file, dem
     (port,) = free_ports(1)
     data["workers"][0]["base_port"] = port
     file.write_text(yaml.safe_dump(data))
-    listener = subprocess.Popen(
-        [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"],
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    with socket.create_server(("127.0.0.1", port)):
         done = profile(file, "--model=digits")
-    finally:
-        listener.kill()
-        listener.wait()
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
     assert gone(group_of(file, "digits"))
