@@ -97,7 +97,7 @@ async def test_a_container_that_is_being_made_is_removed_once_it_is():
     ids=["made", "removed"],
 )
 async def test_whoever_is_cancelled_waits_until_the_engine_has_ended(call, last):
-    """What goes on would be in the way: an engine refuses to remove a container twice at once."""
+    """An engine refuses to remove a container twice at once, so a second removal waits."""
 
     class Client:
         def __init__(self):

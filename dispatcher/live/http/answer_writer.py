@@ -37,6 +37,7 @@ class AnswerWriter:
         self._counted = 0
         """The part of them that the server counts."""
         self._hidden_until = 0.0
+        """Time until which TLS may hold encrypted bytes of answers."""
 
     @property
     def unsent(self) -> int:

@@ -1,4 +1,4 @@
-"""How long the broker waits for an engine: long for a container to start, not for a list."""
+"""Limits on the broker's wait for an engine: long for a container to start, short for a list."""
 
 import asyncio
 import threading
