@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 from pathlib import Path
 
 import aiohttp
@@ -218,10 +219,14 @@ async def test_limit_ranges_that_could_not_be_read_at_the_start_are_read_later(
     api.limit_ranges.append({"metadata": {"name": "r"}, "spec": {"limits": [bound]}})
     api.put_node("node-a", disk="ssd")
     api.put(pod("a-1", node="node-a"), "ADDED")
-    async with supervised(config) as (sources, _):
+    async with supervised(config) as (sources, workers):
         await until(lambda: len(executables(sources.applied(config))) == 1)
         assert executables(sources.applied(config))[0].max_cores == 4
+        await until(lambda: set(controlled(workers)) == {"node-a"})
+        actuator = workers.controlled[0].loop._actuator
+        assert actuator._bounds().most == math.inf
         await learn_late(config, sources)
+        assert actuator._bounds().most == 2000  # though it was made before
         api.settle("a-1")  # as after any change
         await until(lambda: executables(sources.applied(config))[0].max_cores == 2)
     assert len(answers) == 4
