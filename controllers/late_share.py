@@ -26,6 +26,7 @@ from typing import Final
 
 from controllers.base import clip
 from controllers.cost import Cost
+from controllers.dispersion import Dispersion
 from controllers.late_share_gains import LateShareGains
 from controllers.measurement import IDLE, UNREAD, Demand, Measurement, hold, resting
 from controllers.rate import MEMORY, RequestRate
@@ -77,13 +78,17 @@ MEAN_BUDGET: Final = 0.2
 
 @dataclass(slots=True, init=False)  # as `roma.domain.model.Request`: one in every tick
 class LateShareState:
-    """λ, the x that sets κ, the cost estimate, the last demand, completions of GPUs per second."""
+    """λ, the x that sets κ, the cost estimate, the last demand, completions of GPUs per second.
+
+    `dispersion` is that of arrivals.
+    """
 
     rate: RequestRate
     x: float
     cost: Cost
     asked: float | None
     by_gpu: float | None
+    dispersion: Dispersion
 
     def __init__(
         self,
@@ -92,12 +97,15 @@ class LateShareState:
         cost: Cost | None = None,
         asked: float | None = None,
         by_gpu: float | None = None,
+        *,
+        dispersion: Dispersion | None = None,
     ) -> None:
         self.rate = rate
         self.x = x
         self.cost = cost or Cost()
         self.asked = asked
         self.by_gpu = by_gpu
+        self.dispersion = dispersion or Dispersion()
 
 
 def late_share_step(
@@ -113,7 +121,9 @@ def late_share_step(
     m, past = measurement, state or LateShareState(RequestRate())
     by_gpu = ewma(past.by_gpu, m.completed_gpu / dt, 1 - float((1 - FOLLOW) ** dt))
     load = _load(m, dt, by_gpu)
-    rate = past.rate.update(dt * load, dt)
+    dispersion = past.dispersion.update(m.arrivals, dt)
+    excess = 1.0 if by_gpu > NO_RATE else dispersion.excess
+    rate = past.rate.update(dt * load, dt, excess)
     cost = past.cost.update(m, dt)
     c = cost.value(m.profile)
     if c is None:
@@ -127,11 +137,11 @@ def late_share_step(
         demand = demand.clipped(lo, hi)
         if m.usage is None and demand.cores is not None and demand.cores < m.applied:
             demand = hold(UNREAD)
-        return demand, LateShareState(rate, past.x, cost, None, by_gpu)
+        return demand, LateShareState(rate, past.x, cost, None, by_gpu, dispersion=dispersion)
     budget = AIM * (MEAN_BUDGET if m.budget is None else m.budget)
-    change = clip(_change(gains, past, m, budget, hi=hi), -FASTEST * dt, FASTEST * dt)
+    change = clip(_change(gains, past, m, budget, hi=hi) / excess, -FASTEST * dt, FASTEST * dt)
     x = clip(past.x + change, LEAST, MOST_ON_GPU if by_gpu > NO_RATE else MOST)
-    promise = Promise(m.sla, budget, m.quota_period, m.bucket)
+    promise = Promise(m.sla, budget, m.quota_period, m.bucket, excess)
     work = c * rate.mean
     # A share of the load: after so long a silence x may belong to another load, so it fades.
     present = min(1.0, rate.mean * MEMORY)
@@ -154,7 +164,8 @@ def late_share_step(
     demand = Demand(cores / m.workers, why, terms, facts)
     demand = demand.with_adjustment(part(cores, m), "smaller_replicas")
     demand = demand.with_adjustment(part(max(cores, drain), m), "backlog").clipped(lo, hi)
-    return demand, LateShareState(rate, x, cost, demand.cores, by_gpu)
+    state = LateShareState(rate, x, cost, demand.cores, by_gpu, dispersion=dispersion)
+    return demand, state
 
 
 def part(cores: float, m: Measurement) -> float:

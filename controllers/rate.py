@@ -2,7 +2,8 @@
 
 Counts at a constant rate are Poisson. If the last period, second or seconds contradict the mean, by
 the likelihood of two rates against one, the mean restarts from them. If not, they are noise and are
-averaged in. So a step is followed at once, and noise is not.
+averaged in. So a step is followed at once, and noise is not. Where arrivals vary more than
+Poisson's (controllers/dispersion.py), evidence counts for so much less: quasi-likelihood.
 """
 
 from dataclasses import dataclass
@@ -43,8 +44,11 @@ class RequestRate:
         self.fast = fast
         self.slow = slow
 
-    def update(self, count: float, dt: float) -> "RequestRate":
-        """Return the rate after a period of `dt` seconds with `count` requests."""
+    def update(self, count: float, dt: float, excess: float = 1.0) -> "RequestRate":
+        """Return the rate after a period of `dt` seconds with `count` requests.
+
+        Counts vary `excess` times as much as Poisson's.
+        """
         now = count / dt
         if not self.age:
             return RequestRate(now, dt, now, now)
@@ -57,7 +61,7 @@ class RequestRate:
         doubt = self._doubt(slow, 2 * SLOW)
         if doubt > most:
             rate, over, most = slow, 2 * SLOW, doubt
-        if most > DOUBT:
+        if most > DOUBT * excess:
             # Longer averages still contain the old rate.
             fast = rate if over < 2 * FAST else fast
             slow = rate if over < 2 * SLOW else slow

@@ -3,13 +3,14 @@
 A rung is one model alone on a worker of 32 cores, with its cost per request, promise, rate and
 arrival process. It is compared with the cheapest *constant* allocation that keeps the promise on
 the very same requests, with the same burst, queue rule and policies; nobody could have known that
-one beforehand. Refused and failed requests count as late.
+one beforehand. Refused and failed requests count as late. Beside the ladder there are loads whose
+requests come several at a time, as from a client that sends what one page needs.
 """
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import geometric_mean
 from typing import Any
@@ -19,7 +20,7 @@ from roma.config.schema import Config
 from roma.lab.experiments.base import Check, Column, Table
 from roma.lab.experiments.lab import Lab
 from roma.lab.experiments.workloads import one_worker
-from roma.lab.sim.scenario import from_config, seed_of
+from roma.lab.sim.scenario import Scenario, from_config, seed_of
 from roma.lab.sim.simulation import Simulation
 from roma.workload.arrivals import Process
 
@@ -38,6 +39,12 @@ TOO_MUCH = (0.4, 200.0)
 """Cost and rate of the one load left out: it needs 80 cores, of 32."""
 
 PROCESSES = (Process.POISSON, Process.PACED, Process.MMPP)
+
+TOGETHER = ((3, 5.0), (10, 20.0), (30, 50.0))
+"""Requests that come at a time, and a promise that leaves one slot the time for them."""
+
+TOGETHER_RATES = (25.0, 10.0, 4.0)
+"""Requests per second of each of the models."""
 
 LEAST_SECONDS, LEAST_REQUESTS = 600.0, 2500
 """Least length of each run, its start included."""
@@ -62,13 +69,17 @@ STEADY, WORST, BURSTY = 1.10, 1.25, 0.85
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A model alone on a worker; times in seconds, `rate` in requests per second."""
+    """A model alone on a worker; times in seconds, `rate` in requests per second.
+
+    `size` requests come at a time.
+    """
 
     cost: float
     threads: int
     services: float
     rate: float
     process: Process
+    size: int = 1
 
     @property
     def response_time(self) -> float:
@@ -91,11 +102,17 @@ class Rung:
         cpu: dict[str, Any] = {"threads": self.threads}
         if constant is not None:
             cpu |= {"min": constant, "max": constant, "initial": constant}
-        load = {"profile": f"{self.rate:g}", "process": self.process}
+        load = {"profile": f"{self.rate / self.size:g}", "process": self.process}
         plant = {"cost": self.cost, "parallelism": self.threads, "load": load}
         models = {"m": {"sla": {"response_time": self.response_time}, "cpu": cpu}}
         file = one_worker(models, {"m": plant}, cores=CORES, duration=self.duration)
         return Config.model_validate(file | fixed)
+
+    def scenario(self, seed: int, constant: float | None = None) -> Scenario:
+        """Return the scenario of a run."""
+        found = from_config(self.config(constant), seed=SEED_OFFSET + seed)
+        times = {model: several(times, self.size) for model, times in found.arrivals.items()}
+        return replace(found, arrivals=times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +161,20 @@ def draw(seed: int) -> list[Rung]:
     ]
 
 
+def together() -> list[Rung]:
+    """Return the loads whose requests come several at a time."""
+    return [
+        Rung(cost, threads, services, rate, Process.POISSON, size)
+        for (cost, threads), rate in zip(MODELS, TOGETHER_RATES, strict=True)
+        for size, services in TOGETHER
+    ]
+
+
+def several(times: Iterable[float], size: int) -> Iterator[float]:
+    """Return each time as often as `size` says."""
+    return (time for time in times for _ in range(size))
+
+
 def climb(job: tuple[Rung, tuple[int, ...]]) -> Climb:
     """Run a rung under every seed, and find the cheapest constant for the same requests."""
     rung, seeds = job
@@ -167,11 +198,10 @@ def climb(job: tuple[Rung, tuple[int, ...]]) -> Climb:
 
 def _runs(rung: Rung, seeds: Sequence[int], constant: float | None = None) -> Runs:
     """Simulate every seed; stop early for a constant that is clearly too small."""
-    config = rung.config(constant)
     expected = rung.rate * rung.duration * len(seeds)
     late, requests, core_seconds = [], [], 0.0
     for seed in seeds:
-        result = Simulation(from_config(config, seed=SEED_OFFSET + seed)).run()
+        result = Simulation(rung.scenario(seed, constant)).run()
         (model,) = result.models
         late.append(model.violations)
         requests.append(model.arrivals)
@@ -183,42 +213,24 @@ def _runs(rung: Rung, seeds: Sequence[int], constant: float | None = None) -> Ru
 
 def tables(lab: Lab) -> tuple[tuple[Table, list[Check]], ...]:
     """Return the tables, each with its claims."""
-    rungs = draw(lab.seeds[0])
+    rungs, more = draw(lab.seeds[0]), together()
     # The longest first, so that no process is left with one of them at the end.
-    ordered = sorted(rungs, key=lambda r: -r.rate * r.duration)
+    ordered = sorted([*rungs, *more], key=lambda r: -r.rate * r.duration)
     jobs = [(rung, lab.seeds) for rung in ordered]
     found = dict(zip(ordered, lab.map(climb, jobs), strict=True))
-    return report([found[rung] for rung in rungs])
+    return (*report([found[rung] for rung in rungs]), report_together([found[r] for r in more]))
 
 
 def report(climbs: Sequence[Climb]) -> tuple[tuple[Table, list[Check]], ...]:
     """Return the tables of the results, and their distance from the aims."""
     rows = [
-        (
-            f"{1000 * c.rung.cost:g} core-ms on {c.rung.threads}",
-            f"{c.rung.services:g} ×",
-            c.rung.rate,
-            str(c.rung.process),
-            c.ours.share,
-            c.cores,
-            None if c.constant is None else c.constant.share,
-            c.ratio,
-        )
+        (*_load(c.rung), c.rung.rate, str(c.rung.process), c.ours.share, *_constant(c))
         for c in climbs
     ]
     ladder = Table(
         "ladder",
         "The ladder: late shares, and core-seconds beside the cheapest constant's",
-        (
-            Column("model"),
-            Column("promise"),
-            Column("req/s", "g"),
-            Column("process"),
-            Column("late", ".2%"),
-            Column("constant, cores", ".3f"),
-            Column("its late", ".2%"),
-            Column("core-s, ratio", ".2f"),
-        ),
+        (*LOAD, Column("req/s", "g"), Column("process"), *FOUND),
         rows,
         "A dash: no constant keeps 2 %.",
     )
@@ -237,6 +249,39 @@ def report(climbs: Sequence[Climb]) -> tuple[tuple[Table, list[Check]], ...]:
         "Geometric means. Dense: the mean load is at least twice what one request in time needs.",
     )
     return (ladder, _kept(kept)), (cost, _cheap(ratios))
+
+
+def report_together(climbs: Sequence[Climb]) -> tuple[Table, list[Check]]:
+    """Return the table of requests that come several at a time, and the claim on it."""
+    rows = [(*_load(c.rung), c.rung.rate, c.rung.size, c.ours.share, *_constant(c)) for c in climbs]
+    table = Table(
+        "promise-together",
+        "Requests that come several at a time",
+        (*LOAD, Column("req/s", "g"), Column("at a time"), *FOUND),
+        rows,
+        "They come as Poisson's single requests do. Core-seconds beside the cheapest constant's.",
+    )
+    worst = max(c.ours.share for c in climbs)
+    claim = f"requests that come several at a time: at worst {worst:.2%} late"
+    return table, [Check(f"{claim} (≤ {DEFAULT_BUDGET:.0%})", worst <= DEFAULT_BUDGET)]
+
+
+LOAD = Column("model"), Column("promise")
+FOUND = (
+    Column("late", ".2%"),
+    Column("constant, cores", ".3f"),
+    Column("its late", ".2%"),
+    Column("core-s, ratio", ".2f"),
+)
+
+
+def _load(rung: Rung) -> tuple[str, str]:
+    return f"{1000 * rung.cost:g} core-ms on {rung.threads}", f"{rung.services:g} ×"
+
+
+def _constant(found: Climb) -> tuple[float | None, float | None, float | None]:
+    share = None if found.constant is None else found.constant.share
+    return found.cores, share, found.ratio
 
 
 def _kept(kept: Sequence[Climb]) -> list[Check]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controllers import registry
+from controllers.dispersion import Dispersion
 from controllers.late_share import (
     LEAST,
     MOST,
@@ -17,7 +18,7 @@ from controllers.late_share import (
     part,
 )
 from controllers.rate import RequestRate
-from controllers.staffing import Promise, bucket_need, needed, slots_needed
+from controllers.staffing import WORST, Promise, bucket_need, needed, slots_needed
 from roma.config.schema import Config
 from roma.domain.model import ModelSpec, Sla
 from roma.lab.sim.scenario import from_config
@@ -60,27 +61,36 @@ def test_a_margin_moves_what_is_beyond_the_load_alone():
     needs = [needed(50.0, 0.02, 1, TIGHT, margin) for margin in (0.0, 0.5, 1.0, 2.0)]
     assert needs == sorted(needs)
     assert needs[0] == pytest.approx(1.0)
-    # Four erlangs need 7 slots; with twice what is beyond the load, 10.
+    # Four erlangs need 7 slots; with 5/3 of what is beyond the load, 9.
+    calm = Promise(0.02, 0.05, 0.1, 0.2)
+    assert slots_needed(4.0, 0.02, 0.0, 0.05) == 9
+    assert needed(200.0, 0.02, 1, calm, 1.0) == pytest.approx(8.02)
+
+
+def test_slots_that_not_even_the_worst_case_needs_come_last():
+    """Four erlangs need 7 slots, and 8 if arrivals and service vary four times as much."""
     calm = Promise(0.03, 0.03, 0.1, 0.2)
-    assert slots_needed(4.0, 0.02, 0.01, 0.03) == 7
-    assert needed(200.0, 0.02, 1, calm, 2.0) == pytest.approx(9.02)
+    assert slots_needed(4.0, 0.02, 0.01 / 0.55, 0.03) == 7
+    assert slots_needed(4.0, 0.02, 0.01 / WORST, 0.03) == 8
+    slots = [needed(200.0, 0.02, 1, calm, margin) + 0.98 for margin in (1, 1.3, 2, 2.4, 3, 4)]
+    assert slots == pytest.approx([7, 8, 8, 8, 11, 16])
 
 
 def test_a_margin_adds_slots_where_requests_come_that_may_use_them():
     """One slot is enough in theory; by the margin two, but not for one request in 10 s."""
-    assert slots_needed(0.002, 0.02, 0.01, TIGHT.late) == 1
-    assert needed(0.1, 0.02, 1, TIGHT, 2.0) == pytest.approx(1.02)
-    assert needed(0.099, 0.02, 1, TIGHT, 2.0) < 0.3
+    assert slots_needed(0.002, 0.02, 0.0, TIGHT.late) == 1
+    assert needed(0.1, 0.02, 1, TIGHT, 2.5) == pytest.approx(1.02)
+    assert needed(0.099, 0.02, 1, TIGHT, 2.5) < 0.3
 
 
 def test_replicas_have_a_slot_each_and_cores_buy_none_that_they_cannot_have():
-    assert needed(0.1, 0.02, 1, TIGHT, 2.0, executables=2) < 0.3
-    assert needed(0.1, 0.02, 1, TIGHT, 2.0, most=0.5) < 0.3
-    assert needed(0.1, 0.02, 1, TIGHT, 2.0, most=1.5) == pytest.approx(1.02)
-    # Ten slots: four on each of three, and three on each with at most three cores.
+    assert needed(0.1, 0.02, 1, TIGHT, 2.5, executables=2) < 0.3
+    assert needed(0.1, 0.02, 1, TIGHT, 2.5, most=0.5) < 0.3
+    assert needed(0.1, 0.02, 1, TIGHT, 2.5, most=1.5) == pytest.approx(1.02)
+    # Eleven slots: four on each of three, and three on each with at most three cores.
     calm = Promise(0.03, 0.03, 0.1, 0.2)
-    assert needed(200.0, 0.02, 1, calm, 2.0, executables=3) == pytest.approx(3 * 3.02)
-    assert needed(200.0, 0.02, 1, calm, 2.0, executables=3, most=3.0) == pytest.approx(3 * 2.02)
+    assert needed(200.0, 0.02, 1, calm, 3.0, executables=3) == pytest.approx(3 * 3.02)
+    assert needed(200.0, 0.02, 1, calm, 3.0, executables=3, most=3.0) == pytest.approx(3 * 2.02)
 
 
 def test_a_rate_believes_a_step_at_once_and_no_noise():
@@ -97,6 +107,66 @@ def test_a_rate_believes_a_step_at_once_and_no_noise():
     for _ in range(8):
         fell = fell.update(0, 0.2)
     assert fell.mean < 3
+
+
+def test_a_silence_between_requests_that_come_at_once_is_no_step():
+    """Twelve at once, 2.5 times a second: Poisson's would not be silent for 0.2 s."""
+    rate = RequestRate()
+    for count in (12, 0, 0, 12, 0, 12) * 20:
+        rate = rate.update(count, 0.2, excess=9.0)
+    assert rate.mean == pytest.approx(30.0, rel=0.1)
+    assert rate.update(0, 0.2, excess=9.0).mean > 25
+    assert rate.update(0, 0.2).mean == 0
+    assert rate.update(100, 0.2, excess=9.0).mean == 500
+
+
+def test_arrivals_as_noisy_as_poissons_at_once_and_at_any_rate():
+    draw = random.Random(1)
+    for rate in (0.5, 5.0, 50.0, 500.0):
+        found, excesses, gap = Dispersion(), [], draw.expovariate(rate)
+        for _ in range(5000):
+            count = 0
+            while gap < 0.2:
+                count, gap = count + 1, gap + draw.expovariate(rate)
+            gap -= 0.2
+            found = found.update(count, 0.2)
+            excesses.append(found.excess)
+        assert sum(excesses) / len(excesses) < 1.001, rate
+
+
+@pytest.mark.parametrize("size", [2, 5, 10])
+@pytest.mark.parametrize("dt", [0.2, 1.0])
+def test_requests_that_come_at_once_have_their_number_as_dispersion(size, dt):
+    draw, found, excesses = random.Random(2), Dispersion(), []
+    for _ in range(4000):
+        count = size * sum(draw.random() < 0.1 for _ in range(round(20 * dt)))
+        found = found.update(count, dt)
+        excesses.append(found.excess)
+    # Draws of 0.1 vary by 0.9 of Poisson's, and large differences are cut off.
+    assert 0.5 * (size - 3) <= sum(excesses[200:]) / 3800 < size
+
+
+def test_a_tick_in_the_middle_of_those_that_come_at_once_changes_nothing():
+    whole = cut = Dispersion()
+    for count in (10, 0, 20, 0, 0, 10, 10, 0) * 40:
+        whole = whole.update(count, 0.2)
+        cut = cut.update(count / 2, 0.05).update(count / 2, 0.15)
+    assert cut.excess == pytest.approx(whole.excess)
+    assert whole.excess > 4
+
+
+def test_a_step_is_not_noise_and_after_a_long_silence_nothing_is_known():
+    steady = Dispersion()
+    for _ in range(100):
+        steady = steady.update(10, 0.2)
+    assert steady.update(60, 0.2).update(60, 0.2).excess == 1.0
+    noisy = Dispersion()
+    for count in (30, 0, 0, 0) * 200:
+        noisy = noisy.update(count, 0.2)
+    assert noisy.excess == pytest.approx(14.0, abs=0.5)
+    for _ in range(100):
+        noisy = noisy.update(0, 10.0)
+    assert noisy.excess == noisy.update(10, 0.2).excess == 1.0
 
 
 @pytest.mark.parametrize("dt", [0.2, 1.0])
