@@ -19,14 +19,15 @@ def dashboard() -> dict[str, Any]:
 
 
 def queries(model: str) -> list[str]:
-    """Return every query of the dashboard, as Grafana asks it for one model.
+    """Return every query of the dashboard, as Grafana asks it for one model in all namespaces.
 
     A variable that may have several values is escaped as a regular expression in PromQL's quotes,
     also where it has one.
     """
     value = re.sub(r"[$^*{}\[\]'+?.()|]", r"\\\\\g<0>", model)
+    # Without Kubernetes nothing has a namespace, which .* matches.
     return [
-        target["expr"].replace("$model", value)
+        target["expr"].replace("$model", value).replace("$namespace", ".*")
         for panel in dashboard()["panels"]
         for target in panel.get("targets", ())
     ]

@@ -169,8 +169,14 @@ def test_curves_of_several_workers_are_told_apart():
 def test_curves_of_several_namespaces_are_told_apart():
     targets = [t for panel in grafana.dashboard()["panels"] for t in panel.get("targets", ())]
     burning = [t["legendFormat"] for t in targets if "(namespace, model)" in t["expr"]]
-    assert len(burning) >= 4
+    assert len(burning) >= 6
     assert all(legend.startswith("{{namespace}} {{model}}") for legend in burning)
+
+
+def test_every_curve_is_of_the_chosen_namespaces():
+    for query in grafana.queries("m"):
+        names = re.findall(r"roma_\w+(?::\w+)*", query)
+        assert len(names) == query.count('{namespace=~".*"'), query
 
 
 async def test_one_that_stands_by_is_no_control_loop_that_has_stalled():
