@@ -15,26 +15,28 @@ MEMORY: Final = 20.0
 """Seconds over which spans are compared."""
 
 LARGEST: Final = 16.0
-"""Most dispersion that a span is taken for."""
+"""Most dispersion that one span adds. More that come at once count as so many."""
 
 CLEAR: Final = 3.0
-"""Dispersion from which arrivals are not taken for Poisson's: few spans may show as much."""
+"""Dispersion from which arrivals are not taken for Poisson's."""
 
-NO_COUNT: Final = 1e-6
-"""A sum of counts, faded in a silence, that tells nothing any more."""
+FEW: Final = 0.5
+"""Requests, faded in a silence, that tell nothing any more."""
 
 
 @dataclass(slots=True, init=False)  # as `roma.domain.model.Request`: one in every tick
 class Dispersion:
     """`count` requests in the `seconds` of an unfinished span, after one with `last` requests/s.
 
-    `change` is by how much that differed from the one before it. `squares` sums the products of
-    successive differences, `counts` the requests: what `squares` would be if they were Poisson's.
+    That one took `span` seconds, and `change` is by how much it differed from the one before it.
+    `squares` sums the products of successive differences, `counts` the requests: what `squares`
+    would be if they were Poisson's.
     """
 
     count: float
     seconds: float
     last: float
+    span: float
     change: float
     squares: float
     counts: float
@@ -44,6 +46,7 @@ class Dispersion:
         count: float = 0.0,
         seconds: float = 0.0,
         last: float = 0.0,
+        span: float = 0.0,
         *,
         change: float = 0.0,
         squares: float = 0.0,
@@ -52,6 +55,7 @@ class Dispersion:
         self.count = count
         self.seconds = seconds
         self.last = last
+        self.span = span
         self.change = change
         self.squares = squares
         self.counts = counts
@@ -59,23 +63,24 @@ class Dispersion:
     def update(self, count: float, dt: float) -> "Dispersion":
         """Return the dispersion after a period of `dt` seconds with `count` requests."""
         count, seconds = self.count + count, self.seconds + dt
-        squares, counts = self.squares, self.counts
+        squares, counts, change = self.squares, self.counts, self.change
         if seconds < SPAN:
             return Dispersion(
-                count, seconds, self.last, change=self.change, squares=squares, counts=counts
+                count, seconds, self.last, self.span, change=change, squares=squares, counts=counts
             )
         rate = count / seconds
-        if counts <= NO_COUNT:  # Poisson's, until neighbours say otherwise
+        if counts <= FEW:  # Poisson's, as if for all of the memory, until spans say otherwise
             counts = squares = rate * MEMORY
-            return Dispersion(0.0, 0.0, rate, squares=squares, counts=counts)
+            return Dispersion(0.0, 0.0, rate, seconds, squares=squares, counts=counts)
         change, kept = rate - self.last, max(0.0, 1 - seconds / MEMORY)
-        square = -change * self.change * seconds**2
+        # Changes are correlated by the span between them, whose rate varies by D·λ / its length.
+        square = -change * self.change * seconds * self.span
         most = LARGEST * max(rate, self.last) * seconds
         squares = squares * kept + max(-most, min(square, most))
         counts = counts * kept + (rate + self.last) / 2 * seconds
-        return Dispersion(0.0, 0.0, rate, change=change, squares=squares, counts=counts)
+        return Dispersion(0.0, 0.0, rate, seconds, change=change, squares=squares, counts=counts)
 
     @property
     def excess(self) -> float:
-        """The variance of arrivals relative to Poisson's; 1 unless it is clearly more."""
-        return max(1.0, self.squares / self.counts + 1 - CLEAR) if self.counts > NO_COUNT else 1.0
+        """The dispersion less two, and 1 at least: few spans may show three by chance."""
+        return max(1.0, self.squares / self.counts + 1 - CLEAR) if self.counts > FEW else 1.0

@@ -1,16 +1,18 @@
 """`late_share`: the cores that queueing theory asks for, with a margin set by the late share.
 
     u = ĉλ + κ·(n(λ) - ĉλ)        divided among the W executables that serve the model (`part`)
-    x += s·(late - 3/4·ε·requests)  a period;  κ = e^x above 0, 1 + x below it
+    x += s·(late - 3/4·ε·requests)/d  a period;  κ = e^x above 0, 1 + x below it
 
-λ is the present rate of requests (controllers/rate.py), n(λ) the cores for it if arrivals are
-Poisson (controllers/staffing.py), ε the share that the promise allows to be late. κ corrects that
-theory: it is less than 1 where arrivals are smoother, more where they come in bursts. Below 0 it
-takes from the load itself, ĉλ·(1 + κ/2): where a promise leaves the time, requests wait for each
-other instead of getting cores. This is quantile tracking (Gibbs and Candès, NeurIPS 2021): in the
-long run the late share becomes the set point, whatever the plant is. Requests that were late while
-the executable had less than was asked for, or its maximum, or before anything was asked for, raise
-κ to 1 at most, the value of the theory: only below it did the law itself take the risk.
+λ is the present rate of requests (controllers/rate.py), n(λ) the cores for it
+(controllers/staffing.py), ε the share that the promise allows to be late. d is 1 for Poisson
+arrivals and more where several come at a time (controllers/dispersion.py): n(λ) allows for that,
+and what is late together is one piece of news. κ corrects the theory: it is less than 1 where
+arrivals are smoother, more where they come in bursts. Below 0 it takes from the load itself, ĉλ·(1
++ κ/2): where a promise leaves the time, requests wait for each other instead of getting cores. This
+is quantile tracking (Gibbs and Candès, NeurIPS 2021): in the long run the late share becomes the
+set point, whatever the plant is. Requests that were late while the executable had less than was
+asked for, or its maximum, or before anything was asked for, raise κ to 1 at most, the value of the
+theory: only below it did the law itself take the risk.
 
 Waiting requests leave within half a response time, or a period if that is longer. Unless GPUs serve
 the model, a rarely used one has at least what one request in time needs, whatever κ is.
@@ -78,9 +80,9 @@ MEAN_BUDGET: Final = 0.2
 
 @dataclass(slots=True, init=False)  # as `roma.domain.model.Request`: one in every tick
 class LateShareState:
-    """λ, the x that sets κ, the cost estimate, the last demand, completions of GPUs per second.
+    """λ, the x that sets κ, the cost estimate, the last demand, what GPUs complete, the dispersion.
 
-    `dispersion` is that of arrivals.
+    `by_gpu` is in requests per second.
     """
 
     rate: RequestRate

@@ -3,7 +3,7 @@
 Counts at a constant rate are Poisson. If the last period, second or seconds contradict the mean, by
 the likelihood of two rates against one, the mean restarts from them. If not, they are noise and are
 averaged in. So a step is followed at once, and noise is not. Where arrivals vary more than
-Poisson's (controllers/dispersion.py), evidence counts for so much less: quasi-likelihood.
+Poisson's (controllers/dispersion.py), evidence counts for less in proportion: quasi-likelihood.
 """
 
 from dataclasses import dataclass

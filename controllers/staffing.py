@@ -7,7 +7,7 @@ more per second. A request is late in either of two ways, and each bounds the co
 * it waits for a slot:  C(k, a)·exp(-(k - a)·(R - T)/(T·v)) ≤ ε,  a = λ·T,  T = c/p
   (Erlang's C, and the tail of M/M/k; v = (ca² + cs²)/2 as Allen and Cunneen have it)
 * the bucket is empty:  ρ·exp(-(1 - ρ)·(u·s - c)/(c·v)) ≤ ε,  ρ = λ·c/u,  s = B + max(0, R - P)
-  (the tail of the work that M/G/1 has, beyond what the bucket and the slack of R lend)
+  (the tail of the work that G/G/1 has, beyond what the bucket and the slack of R lend)
 """
 
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ SERVICE: Final = 0.1
 """cs²: service times have a coefficient of variation of 0.3."""
 
 WORST: Final = 2.2
-"""v where arrivals and service vary four times as much. Slots beyond what that needs come last."""
+"""v where arrivals and service vary four times as much: more slots than that needs come last."""
 
 LAST: Final = 4.0
-"""Margin from which they are added as all others."""
+"""Margin from which they are added like all others."""
 
 
 @dataclass(slots=True, init=False)  # as `roma.domain.model.Request`: one in every tick

@@ -66,6 +66,14 @@ RUN_LIMIT, RUNS_BEYOND = 0.03, 0.01
 STEADY, WORST, BURSTY = 1.10, 1.25, 0.85
 """Aims for core-seconds relative to the constant's: steady on average, worst, MMPP on average."""
 
+LOAD = (Column("model"), Column("promise"))
+FOUND = (
+    Column("late", ".2%"),
+    Column("constant, cores", ".3f"),
+    Column("its late", ".2%"),
+    Column("core-s, ratio", ".2f"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Rung:
@@ -171,7 +179,7 @@ def together() -> list[Rung]:
 
 
 def several(times: Iterable[float], size: int) -> Iterator[float]:
-    """Return each time as often as `size` says."""
+    """Repeat each time `size` times."""
     return (time for time in times for _ in range(size))
 
 
@@ -261,18 +269,19 @@ def report_together(climbs: Sequence[Climb]) -> tuple[Table, list[Check]]:
         rows,
         "They come as Poisson's single requests do. Core-seconds beside the cheapest constant's.",
     )
-    worst = max(c.ours.share for c in climbs)
-    claim = f"requests that come several at a time: at worst {worst:.2%} late"
-    return table, [Check(f"{claim} (≤ {DEFAULT_BUDGET:.0%})", worst <= DEFAULT_BUDGET)]
-
-
-LOAD = Column("model"), Column("promise")
-FOUND = (
-    Column("late", ".2%"),
-    Column("constant, cores", ".3f"),
-    Column("its late", ".2%"),
-    Column("core-s, ratio", ".2f"),
-)
+    late = max(c.ours.share for c in climbs)
+    ratio = max(c.ratio or 0.0 for c in climbs)
+    claim = "requests that come several at a time"
+    return table, [
+        Check(
+            f"{claim}: at worst {late:.2%} late (≤ {DEFAULT_BUDGET:.0%})", late <= DEFAULT_BUDGET
+        ),
+        Check(
+            f"{claim}: core-seconds at worst {ratio:.2f} × the constant's (≤ {WORST:g})",
+            ratio <= WORST,
+            is_aim=True,
+        ),
+    ]
 
 
 def _load(rung: Rung) -> tuple[str, str]:

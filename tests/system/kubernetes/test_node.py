@@ -27,7 +27,7 @@ from tests.support.kubernetes import ADMIN, SANDBOX
 from tests.support.waiting import until
 
 SLAS = {"digits": 1.0, "photos": 3.0}
-"""Seconds: longer than a machine with neighbours stands still now and then."""
+"""Seconds, and more than a shared machine stands still for."""
 
 
 def sleeping(name):

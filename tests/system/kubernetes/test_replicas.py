@@ -80,7 +80,7 @@ class Autoscaled:
     def has_settled(self):
         """Return whether nothing has changed for some decisions, and since then promises are kept.
 
-        A machine that stands still costs a replica for a while: only a fight would go on.
+        A machine that stands still may cost a replica for a while; a fight would go on.
         """
         decided = len(self.answers) - self._since
         enough = self.answers[-1] <= TARGET * (1 + TOLERANCE)
@@ -169,6 +169,7 @@ async def test_replicas_settle_under_load_and_after_it_without_a_lost_request(
         quiet = await model.under(QUIET, lambda: model.path[-1] < many and model.has_settled())
         executables = model.controlled.state()["executables"].values()
         pods = plane.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    assert len(model.path) <= 8, model.path
     assert needed > TARGET * (1 + TOLERANCE), model.answers
     for total in (busy, quiet):
         assert total.sent == total.answered + total.rejected + total.failed, total
