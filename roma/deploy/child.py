@@ -43,6 +43,7 @@ class Child:
 
     `on_start(pid)` runs after each start. `fatal` holds the reason why it gave up. A child with
     `keeps_trying` never gives up: its fault may be repaired, and the others do not depend on it.
+    Nor does any that ran before: only its start can show that the deployment cannot run here.
     The program writes its reason to `fault_file` (roma/config/start_failures.py). One that `hears`
     takes SIGHUP as news, from when it listens (`roma.config.reload.listen`).
     """
@@ -154,7 +155,8 @@ class Child:
             if status == FATAL:
                 self._fault = LaunchError(f"{self.name} cannot run here{words}")
                 self._trouble = str(self._fault)
-                if not self._keeps_trying:
+                # A typo in a file of keys, say, that was made since: the others serve on.
+                if not (self._keeps_trying or self.restarts):
                     self.fatal.set_result(self._fault)
                     return
                 if str(before) != str(self._fault):  # once per fault, not once per attempt

@@ -1,6 +1,7 @@
 """Programs that are kept running: what is said of one that cannot run, and for how long."""
 
 import asyncio
+import signal
 import sys
 
 import pytest
@@ -57,6 +58,22 @@ async def test_what_does_not_keep_trying_gives_up(broken):
     async with asyncio.timeout(20):
         assert "server cannot run here" in str(await child.fatal)
     assert child.restarts == 0
+
+
+async def test_what_ran_before_does_not_give_up(broken, caplog):
+    make, model = broken
+    model.touch()
+    child = make()
+    running = model.with_name("running")
+    await until(running.exists)
+    running.unlink()
+    model.unlink()
+    child.signal(signal.SIGTERM)
+    await until(lambda: child.restarts >= 3)
+    assert not child.fatal.done()
+    assert sum("cannot run here" in r.message for r in caplog.records) == 1
+    model.touch()
+    await until(running.exists)
 
 
 @pytest.mark.parametrize(
