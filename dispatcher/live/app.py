@@ -108,8 +108,8 @@ async def running(
     driver = Driver(build_core(config), endpoints, backend_timeout=gateway_config.backend_timeout)
     epoch = secrets.token_hex(8)
     held = contextlib.AsyncExitStack()
-    reasons = await held.enter_async_context(following(driver.core, faults_file))
     keeper = await held.enter_async_context(access.opened(gateway_config))
+    reasons = await held.enter_async_context(following(driver.core, faults_file))
     service = Service(
         driver,
         endpoints,

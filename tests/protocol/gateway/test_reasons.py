@@ -1,12 +1,15 @@
 """Why model servers cannot run: from the file of a launcher to whoever asks a dispatcher."""
 
+import asyncio
+
 import pytest
 
 from dispatcher.core import Dispatcher
+from dispatcher.live import app as dispatcher_app
 from dispatcher.live.admin import metrics
 from dispatcher.live.unavailable import Reasons
 from dispatcher.schedulers.registry import CPU, GPU
-from roma.config import start_failures
+from roma.config import schema, start_failures
 from roma.domain.errors import ConfigError, LaunchError
 from roma.domain.events import ExecutorAdded, ExecutorReady
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
@@ -115,3 +118,18 @@ async def test_operators_are_told_why_a_server_started_elsewhere_is_not_reached(
     server.available = True
     await harness.until(lambda: executor.live)
     assert reasons.for_operators(name) == ""
+
+
+async def test_nothing_follows_the_file_of_a_program_whose_keys_cannot_be_read(file, tmp_path):
+    loaded = schema.parse(
+        f"""
+models: {{m: {{sla: {{response_time: 1}}}}}}
+workers:
+  - {{name: w, backend: static, cores: 1, executables: [{{url: "http://127.0.0.1:2", model: m}}]}}
+gateway: {{keys: {tmp_path}/absent.yaml}}
+"""
+    )
+    with pytest.raises(ConfigError, match=r"gateway\.keys: .*absent\.yaml: cannot be read"):
+        async with dispatcher_app.running(loaded, faults_file=file):
+            pass
+    assert asyncio.all_tasks() == {asyncio.current_task()}
