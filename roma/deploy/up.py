@@ -67,7 +67,7 @@ class Deployment:
         *,
         insecure: bool = False,
     ) -> None:
-        self.config = config
+        self.config = self._first = config
         self.executables: dict[str, Child] = {}
         self.launched: list[Launched] = []
         self._file = file
@@ -126,13 +126,17 @@ class Deployment:
         await asyncio.gather(*(s.aclose() for s in (self._cgroups, *self._added.values())))
 
     async def failed(self) -> LaunchError:
-        """Wait until a program gives up for good, or no model server can run; return the reason."""
+        """Wait until a program gives up for good, or no model server can run; return the reason.
+
+        Where the file has changed meanwhile, what it says of model servers can be put right there.
+        """
         brokers = [c.broker for c in self.launched if c.broker is not None]
         while True:
             # Repeatedly: programs come and go.
             fatal = [child.fatal for child in (*self.children, *brokers)]
             faults = [c.fault for c in self.executables.values() if c.fault is not None]
-            if faults and len(faults) == len(self.executables) and self._is_alone:
+            is_first = self.config is self._first and self._is_alone
+            if faults and len(faults) == len(self.executables) and is_first:
                 return faults[0]
             for lease in self._leases:
                 if lease.done():

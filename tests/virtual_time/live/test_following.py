@@ -100,3 +100,39 @@ async def test_an_engine_that_is_away_keeps_no_other_worker_from_following(tmp_p
     with pytest.raises(LaunchError, match=f"^{words}; {words}$"):
         await deployment.follow(config)
     assert deployment.launched[1].follows is config
+
+
+class Broken:
+    """A model server that cannot run; it is tried again and again."""
+
+    fault = LaunchError("a@w cannot run here: /nowhere: No such file or directory")
+    trouble = str(fault)
+
+    def __init__(self):
+        self.fatal = asyncio.get_running_loop().create_future()
+
+    def start(self):
+        pass
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+async def test_only_at_its_start_does_a_deployment_end_since_no_model_server_can_run(
+    tmp_path, monkeypatch, renamed
+):
+    async def serve(_):
+        pass
+
+    monkeypatch.setattr(up, "_until_serving", serve)
+    monkeypatch.setattr(up, "_check_free", lambda _: None)
+    monkeypatch.setattr(up, "model_server", lambda *_, **__: Broken())
+    config = schema.parse(ONE)
+    deployment = up.Deployment(config, tmp_path / "roma.yaml", None, None)
+    if renamed:
+        await deployment.follow(schema.parse(ONE.replace("{a:", "{b:")))
+    else:
+        await deployment._add(up._local(config), deployment._cgroups)
+    failing = asyncio.create_task(deployment.failed())
+    await asyncio.wait([failing], timeout=10)
+    assert failing.done() is not renamed
+    failing.cancel()
+    await asyncio.gather(failing, return_exceptions=True)
