@@ -137,6 +137,12 @@ async def test_a_large_body_is_read_beside_the_others(deployment, monkeypatch):
         return parse(body)
 
     monkeypatch.setattr(translation, "parse", slow)
+    later, left = [], []
+    make, leave = translation._LaterCall.__init__, translation._LaterCall.cancel
+    monkeypatch.setattr(
+        translation._LaterCall, "__init__", lambda *a: (later.append(a), make(*a))[1]
+    )
+    monkeypatch.setattr(translation._LaterCall, "cancel", lambda a: (left.append(a), leave(a))[1])
     spaces = b" " * translation.INLINE
     good = asyncio.create_task(deployment.harness.predict(b'{"instances": [[1, 2]]}' + spaces))
     numbers = b"1," * 200_000
@@ -147,7 +153,9 @@ async def test_a_large_body_is_read_beside_the_others(deployment, monkeypatch):
     await deployment.harness.until(begun.is_set)
     monkeypatch.setattr(translation, "parse", parse)
     assert await answer(deployment.ask((3, 4))) == (200, {"predictions": doubled((3, 4))})
+    await deployment.harness.until(lambda: len(later) == 3)
     gone.cancel()
+    await deployment.harness.until(lambda: left)
     let_go.set()
     assert await answer(good) == (200, {"predictions": doubled((1, 2))})
     status, text = await error(bad)
