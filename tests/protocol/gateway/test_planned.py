@@ -314,7 +314,7 @@ async def test_a_clients_own_deadline_ends_its_request(deployment):
     assert "m" in words
     deployment.tap.results.set()
     await asyncio.gather(*first)
-    assert deployment.harness.core.live == 0
+    await deployment.harness.until(lambda: deployment.harness.core.live == 0)
 
 
 async def test_batch_requests_run_too(deployment):
