@@ -82,5 +82,5 @@ class Dispersion:
 
     @property
     def excess(self) -> float:
-        """The dispersion less two, and 1 at least: few spans may show three by chance."""
+        """d: the dispersion less two, and 1 at least, since few spans may show three by chance."""
         return max(1.0, self.squares / self.counts + 1 - CLEAR) if self.counts > FEW else 1.0
