@@ -165,7 +165,8 @@ async def test_health_questions_that_are_held_back_make_room_for_others(guarded,
         assert told() == [number(Code.DEADLINE_EXCEEDED)]
 
 
-async def test_who_watches_without_a_key_holds_nothing(guarded):
+async def test_who_watches_without_a_key_holds_nothing(guarded, monkeypatch):
+    monkeypatch.setattr(call_limits, "UNAUTHENTICATED_TIMEOUT", 60.0)
     async with guarded.channel as channel:
         health = health_pb2_grpc.HealthStub(channel)
         watch = health.Watch(health_pb2.HealthCheckRequest(service="m"))
@@ -320,7 +321,12 @@ async def end_cancelled(harness, raw):
 
 
 async def end_past_its_deadline(harness, raw):
-    await end_in_flight(harness, lambda _: None, timeout=0.5)
+    harness.grpc_backends[0].gate = asyncio.Event()
+    answer = await harness.call(PREDICT, sized(5000), metadata=bearer("c"), timeout=0.5)
+    assert answer[0] is Code.DEADLINE_EXCEEDED
+    await harness.until(lambda: harness.server.buffered == 0)
+    harness.grpc_backends[0].gate.set()
+    harness.grpc_backends[0].gate = None
 
 
 async def begun(raw):
@@ -331,11 +337,11 @@ async def begun(raw):
     return client
 
 
-async def end_in_flight(harness, end, **options):
+async def end_in_flight(harness, end):
     backend = harness.grpc_backends[0]
     backend.gate = asyncio.Event()
     async with harness.channel as channel:
-        call = channel.unary_unary(PREDICT)(sized(5000), metadata=bearer("c"), **options)
+        call = channel.unary_unary(PREDICT)(sized(5000), metadata=bearer("c"))
         await harness.until(lambda: backend.running == 1)
         assert harness.server.buffered == len(sized(5000))
         end(call)

@@ -72,7 +72,13 @@ async def converse(port, random, name, sent):
 @pytest.mark.parametrize("seed", range(4))
 async def test_half_valid_connections_break_nothing(harness, seed, caplog):
     # No timeout may end a connection of a busy machine.
-    await harness.open(cores=8, max_waiting=1000, limits="{head_timeout: 60, body_timeout: 60}")
+    await harness.open(
+        cores=8,
+        response_time=1000,
+        deadline=3000,
+        max_waiting=1000,
+        limits="{head_timeout: 60, body_timeout: 60}",
+    )
     sent, over = Counter(), asyncio.Event()
 
     async def healthy():

@@ -212,8 +212,7 @@ async def test_a_supervisor_that_answers_oddly_is_silent_and_the_rest_is_shown(
     fake, _ = await opened(harness, tmp_path)
     await seen(harness, lambda v: v["models"])
     fake.odd = odd
-    view = await seen(harness, lambda v: not v["workers"][0]["answers"])
-    assert f"its answer: {why}" in view["workers"][0]["error"]
+    view = await seen(harness, lambda v: f"its answer: {why}" in (v["workers"][0]["error"] or ""))
     later = await seen(harness, lambda v: v["at"] > view["at"])
     assert later["models"][0]["executables"][0]["state"] == "idle"
 

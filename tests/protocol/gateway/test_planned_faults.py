@@ -223,6 +223,7 @@ async def test_a_worker_that_says_nothing_is_given_up(deployment, monkeypatch, c
     await deployment.harness.until(lambda: not deployment.executor.live)
     assert "said nothing for 0.5 s" in caplog.text
     deployment.tap.change = lambda message: message
+    monkeypatch.setattr(client, "SILENCE", 60.0)
     await deployment.ready()
     assert (await told(deployment.ask((2, 2))))[0] == 200
 
