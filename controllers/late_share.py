@@ -12,7 +12,8 @@ arrivals are smoother, more where they come in bursts. Below 0 it takes from the
 is quantile tracking (Gibbs and Candès, NeurIPS 2021): in the long run the late share becomes the
 set point, whatever the plant is. Requests that were late while the executable had less than was
 asked for, or its maximum, or before anything was asked for, raise κ to 1 at most, the value of the
-theory: only below it did the law itself take the risk.
+theory: only below it did the law itself take the risk. A promise on the mean R* has the excess of
+its window's mean over αR* in the place of late - 3/4·ε·requests (`_excess`).
 
 Waiting requests leave within half a response time, or a period if that is longer. Unless GPUs serve
 the model, a rarely used one has at least what one request in time needs, whatever κ is.
@@ -75,7 +76,7 @@ REST: Final = 0.8
 """Share of its cores that a model of unknown cost keeps after a second without requests."""
 
 MEAN_BUDGET: Final = 0.2
-"""Late share assumed for a promise on the mean, which has no budget."""
+"""Budget that theory assumes for a promise on the mean, which has none (see `_excess`)."""
 
 
 @dataclass(slots=True, init=False)  # as `roma.domain.model.Request`: one in every tick
@@ -201,13 +202,28 @@ def _change(
     hi: float,
 ) -> float:
     """Return by how much x changes."""
-    late = max(0.0, m.violations - m.failed)
-    change = gains.step * (late - budget * max(m.arrivals, late))
+    change = gains.step * _excess(m, budget)
     # What was late before the law asked for anything was late without it.
     asked = hi if past.asked is None else past.asked
     if change > 0 and (m.applied < MET * asked - ROUNDED or asked >= hi):
         return min(change, max(0.0, -past.x))
     return change
+
+
+def _excess(m: Measurement, budget: float) -> float:
+    """Return how many more requests were late than may be; less than 0 if fewer were.
+
+    With a promise on the mean, response times of R* count as `MEAN_BUDGET` late requests each, and
+    in proportion up to one; the set point is αR*. A refused request counts as one.
+    """
+    if m.budget is not None:
+        late = max(0.0, m.violations - m.failed)
+        return late - budget * max(m.arrivals, late)
+    worst = m.sla / MEAN_BUDGET
+    mean = min(m.response_time or 0.0, worst)
+    answered = m.completed_cpu + m.completed_gpu
+    over = answered * (mean - m.set_point) + m.shed * (worst - m.set_point)
+    return over / worst
 
 
 def _load(m: Measurement, dt: float, by_gpu: float) -> float:

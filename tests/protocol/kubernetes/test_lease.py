@@ -135,7 +135,9 @@ async def test_a_lease_that_is_deleted_with_its_holder_is_taken_when_that_may_no
     await first.acquired()
     assert not await second._attempt()
     cluster.api.lease = None
-    await asyncio.gather(second.acquired(), asyncio.wait_for(until(lambda: second.is_held), 60))
+    async with asyncio.timeout(60):
+        while not second.is_held:
+            await second.acquired()
     assert not first.is_held
     assert not await third._attempt()
     assert third.leader == "http://b:8600"

@@ -10,6 +10,7 @@ from controllers import registry
 from controllers.dispersion import Dispersion
 from controllers.late_share import (
     LEAST,
+    MEAN_BUDGET,
     MOST,
     MOST_ON_GPU,
     LateShareGains,
@@ -221,6 +222,22 @@ def test_in_the_long_run_the_late_share_is_the_aim_whatever_the_plant_is(steepne
         m = replace(m, violations=now, applied=state.asked or 1.0)
         _, state = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
         assert abs(late / n - 0.015) <= (MOST - LEAST) / (LateShareGains().step * n)
+    assert LEAST < state.x < MOST
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.8])
+@pytest.mark.parametrize("steepness", [0.5, 2.0])
+def test_in_the_long_run_the_mean_is_its_set_point_whatever_the_plant_is(steepness, alpha):
+    """With R* = 1 s; one request has the weight of a fifth of its time."""
+    draw, n, total = random.Random(1), 0, 0.0
+    m = replace(BASE, profile=0.05, budget=None, sla=1.0, set_point=alpha, completed_cpu=10)
+    state = LateShareState(RequestRate(10.0, 20.0, 10.0, 10.0))
+    for _ in range(2000):
+        mean = min(5.0, draw.expovariate(1 / (alpha * math.exp(-steepness * state.x))))
+        n, total = n + 10, total + 10 * mean
+        m = replace(m, response_time=mean, applied=state.asked or 1.0)
+        _, state = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
+    assert abs(total / n - alpha) <= (MOST - LEAST) / (LateShareGains().step * MEAN_BUDGET * n)
     assert LEAST < state.x < MOST
 
 
