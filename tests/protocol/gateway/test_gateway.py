@@ -290,7 +290,7 @@ async def test_a_request_on_an_idle_connection_is_answered_though_nothing_is_in_
 
 async def test_draining_waits_for_a_client_that_is_still_reading_its_answer(harness):
     size = 24 << 20  # more than the kernel keeps for a connection
-    await harness.open(max_body=size)
+    await harness.open(max_body=size, drain=60)
     reader, writer = await asyncio.open_connection("127.0.0.1", harness.port, limit=1024)
     head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
     writer.write(head.encode() + bytes(size))
@@ -308,7 +308,7 @@ async def test_draining_waits_for_a_client_that_is_still_reading_its_answer(harn
 
 
 async def test_draining_waits_for_a_client_that_is_still_sending_its_request(harness):
-    await harness.open()
+    await harness.open(drain=60)
     reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
     head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
     writer.write(head + b"Expect: 100-continue\r\n\r\n{")

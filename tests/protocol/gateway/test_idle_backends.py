@@ -33,7 +33,7 @@ class Server:
 
     def send(self, body=b"{}"):
         message = Message(request_template("/v1/models/m:predict"), body)
-        return self.pool.send(message, self.results.append, timeout=10)
+        return self.pool.send(message, self.results.append, timeout=60)
 
     async def accept(self):
         async with asyncio.timeout(20):

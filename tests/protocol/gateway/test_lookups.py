@@ -75,7 +75,7 @@ async def test_a_look_up_whose_client_goes_before_it_begins_is_no_warning(harnes
         harness.gateway.handle(request, AwaitedAnswer(asyncio.get_running_loop())).cancel()
         await asyncio.sleep(0)
         gc.collect()
-    assert warned == []
+    assert not [w for w in warned if w.category is RuntimeWarning]  # "was never awaited"
     assert harness.backends[0].lookups == []
 
 

@@ -19,6 +19,7 @@ from roma.kubernetes.client import ApiServerError, Client
 from roma.tools.demo.ports import free_ports
 from supervisor.claims import Claims
 from supervisor.core import DECISIONS_IN_ALL
+from supervisor.live import actuation
 from supervisor.live import app as supervisor_app
 from supervisor.live.actuation import ActuationContext, learn_late, prepare
 from supervisor.live.worker_set import controlling
@@ -251,8 +252,9 @@ async def test_what_is_asked_at_the_start_is_asked_for_all_nodes_at_once(
 
 
 async def test_an_api_server_that_cannot_resize_is_known_before_there_are_nodes(
-    cluster, config, caplog
+    cluster, config, monkeypatch
 ):
+    monkeypatch.setattr(actuation, "START_LIMIT", 60.0)
     cluster.api.release = {"major": "1", "minor": "32", "gitVersion": "v1.32.9"}
     cluster.api.put_node("node-a", disk="ssd")
     async with supervised(config) as (sources, workers):
