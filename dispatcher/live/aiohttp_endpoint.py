@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from multidict import CIMultiDict
 
 from dispatcher.live import app as dispatcher_app
@@ -199,12 +199,10 @@ async def _read(  # noqa: PLR0911 - one for each bound
         return handler.error(asked, *bounds.large_body())
     ends = asyncio.get_running_loop().time() + bounds.body_timeout
     try:
-        while not content.at_eof():
-            if content.is_eof():  # all of it is here
-                part = content.read_nowait()
-            else:
-                async with asyncio.timeout_at(ends):
-                    part = await content.readany()
+        # Of a body that a middleware has read nothing is left; aiohttp keeps it in the request.
+        kept = await exchange.request.read() if content.at_eof() else b""
+        while kept or not content.at_eof():
+            part, kept = kept or await _part(content, ends), b""
             body.add(part)
             exchange.held += len(part)
             server.buffered += len(part)
@@ -224,6 +222,14 @@ async def _read(  # noqa: PLR0911 - one for each bound
     if coding in _DECODED and not (coding == b"gzip" and asked.body.startswith(_GZIP)):
         del asked.head.headers[b"content-encoding"]
     return None
+
+
+async def _part(content: StreamReader, ends: float) -> bytes:
+    """Return the next part of a body that has not ended; raise TimeoutError at `ends`."""
+    if content.is_eof():  # all of it is here
+        return content.read_nowait()
+    async with asyncio.timeout_at(ends):
+        return await content.readany()
 
 
 def _not_running() -> Response:

@@ -401,14 +401,15 @@ class GatewayHarness:
 class AiohttpHarness(GatewayHarness):
     """The same served by aiohttp: the endpoint alone, or mounted at a prefix of a program."""
 
-    def __init__(self, prefix):
+    def __init__(self, prefix, middlewares=()):
         super().__init__()
         self.prefix = prefix
+        self.middlewares = middlewares
 
     async def serve(self, loaded, url, admin):
         endpoint = program = roma.aiohttp_app(loaded)
         if self.prefix:
-            program = web.Application()
+            program = web.Application(middlewares=self.middlewares)
             program.add_subapp(self.prefix, endpoint)
         self.loaded, self.url, self.admin = loaded, url + self.prefix, admin
         runner = web.AppRunner(program, access_log=None, shutdown_timeout=5)

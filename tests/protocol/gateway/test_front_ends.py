@@ -387,6 +387,26 @@ async def test_an_application_may_be_started_again(tmp_path):
         assert endpoint.serving is None
 
 
+async def test_a_body_that_a_middleware_has_read_arrives():
+    @web.middleware
+    async def reading(request, handler):
+        await request.read()
+        return await handler(request)
+
+    async def parts():
+        yield bytes(2001)
+
+    harness = AiohttpHarness("/inference", [reading])
+    async with harness.stack:
+        await harness.open(max_body=2000)
+        sent = gzip.compress(b"[1, 2]")
+        assert (await harness.predict(b"[1]"))[:2] == (200, b"[1]")
+        answer = await harness.predict(sent, headers={"Content-Encoding": "gzip"})
+        assert answer[:2] == (200, b"[1, 2]")
+        assert (await harness.predict(parts()))[0] == 413
+        assert harness.server.buffered == 0
+
+
 async def test_what_waits_when_the_dispatcher_ends_is_answered_503(tmp_path):
     harness = AiohttpHarness("")
     async with harness.stack:
