@@ -215,7 +215,7 @@ async def _read(  # noqa: PLR0911 - one for each bound
         return handler.error(asked, 408, message)
     except web.RequestPayloadError as fault:  # compressed, and not as it says
         return handler.error(asked, 400, f"Malformed request: {fault}")
-    except ConnectionError:
+    except OSError:  # it hung up, has no route any more, or broke TLS
         return handler.error(asked, 400, "the client is gone")
     asked.body = body.take()
     coding = asked.head.headers.get(b"content-encoding", b"").lower()

@@ -412,7 +412,7 @@ class AiohttpHarness(GatewayHarness):
             program = web.Application(middlewares=self.middlewares)
             program.add_subapp(self.prefix, endpoint)
         self.loaded, self.url, self.admin = loaded, url + self.prefix, admin
-        runner = web.AppRunner(program, access_log=None, shutdown_timeout=5)
+        self.runner = runner = web.AppRunner(program, access_log=None, shutdown_timeout=5)
         self.running = contextlib.AsyncExitStack()
         self.running.push_async_callback(runner.cleanup)
         self.stack.push_async_callback(self.running.aclose)

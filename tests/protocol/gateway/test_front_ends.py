@@ -1,6 +1,7 @@
 """Conformance of the HTTP front ends: the fast server, and the endpoint as an aiohttp application."""
 
 import asyncio
+import errno
 import gzip
 import json
 import socket
@@ -405,6 +406,21 @@ async def test_a_body_that_a_middleware_has_read_arrives():
         assert answer[:2] == (200, b"[1, 2]")
         assert (await harness.predict(parts()))[0] == 413
         assert harness.server.buffered == 0
+
+
+async def test_a_connection_that_breaks_in_a_body_is_no_bug(caplog):
+    harness = AiohttpHarness("")
+    async with harness.stack:
+        await harness.open()
+        _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+        head = f"POST {PREDICT} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n1"
+        writer.write(head.encode())
+        await harness.until(lambda: harness.server.buffered == 1)
+        (connection,) = harness.runner.server.connections
+        connection.connection_lost(OSError(errno.EHOSTUNREACH, "No route to host"))
+        await harness.until(lambda: harness.server.buffered == 0)
+        writer.close()
+    assert "Traceback" not in caplog.text
 
 
 async def test_what_waits_when_the_dispatcher_ends_is_answered_503(tmp_path):
