@@ -1,10 +1,10 @@
 """Bearer tokens of an identity provider (OpenID Connect), verified by its published keys.
 
-The keys are fetched in the background, never while a request waits: at start, every `refresh`
-seconds, and when a token names an unknown key, at most once in ten seconds. While the provider is
-unreachable the previous keys stay valid. Only asymmetric signatures are accepted: with HS256,
-anyone who knows the public key could sign. `iss`, `aud`, `exp` and `nbf` are checked (RFC 8725, RFC
-9068).
+The keys are fetched before clients are admitted, for which the provider has five seconds, and then
+in the background, never while a request waits: every `refresh` seconds, and when a token names an
+unknown key, at most once in ten seconds. While the provider is unreachable the previous keys stay
+valid. Only asymmetric signatures are accepted: with HS256, anyone who knows the public key could
+sign. `iss`, `aud`, `exp` and `nbf` are checked (RFC 8725, RFC 9068).
 
 This is the only module that uses PyJWT, which is an extra.
 """
@@ -54,10 +54,14 @@ log = logging.getLogger(__name__)
 
 
 class Provider:
-    """An identity provider with its known `keys`; `unknown` is set when one is missing."""
+    """An identity provider with its known `keys`; `unknown` is set when one is missing.
+
+    `asked` is set once it has answered, or failed to.
+    """
 
     def __init__(self, config: OidcConfig) -> None:
         self.unknown = asyncio.Event()
+        self.asked = asyncio.Event()
         self._config = config
         self._keys: dict[str, Mapping[str, Any]] = {}
         self._verified: OrderedDict[bytes, Caller] = OrderedDict()
@@ -212,6 +216,10 @@ async def provider(config: OidcConfig) -> AsyncIterator[Provider]:
         ClientSession(timeout=ClientTimeout(total=LIMIT)) as session,
         background(_keep(found, config, session)),
     ):
+        # Without keys a valid token is a 401, after which no client tries again.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LIMIT):
+                await found.asked.wait()
         yield found
 
 
@@ -229,6 +237,7 @@ async def _keep(found: Provider, config: OidcConfig, session: ClientSession) -> 
             if why != said:
                 log.warning("no keys from the identity provider %s: %s", config.issuer, why)
             said = why
+        found.asked.set()
         await asyncio.sleep(SOONEST)
         with contextlib.suppress(TimeoutError):
             # Without keys no token is accepted, so fetch them again soon.

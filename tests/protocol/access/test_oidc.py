@@ -23,6 +23,7 @@ from dispatcher.live.grpc.responses import respond
 from roma.config.gateway import GatewayConfig
 from roma.config.security import OidcConfig
 from roma.domain.model import Priority
+from tests.support.waiting import until
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -321,6 +322,7 @@ class Issuer:
         self.keys, self.status, self.asked = [jwk(RSA, "r")], 200, []
         self.document = {}
         self.body = None
+        self.gate = None
 
     async def __aenter__(self):
         app = web.Application()
@@ -344,6 +346,8 @@ class Issuer:
 
     async def _jwks(self, request):
         self.asked.append(request.path)
+        if self.gate is not None:
+            await self.gate.wait()
         if self.body is not None:
             return web.Response(body=self.body)
         return web.json_response({"keys": self.keys}, status=self.status)
@@ -376,6 +380,29 @@ async def test_keys_come_by_discovery_and_new_ones_when_a_token_names_them(monke
                     a.admit(Credentials(f"Bearer {signed(kid='x', iss=issuer.url)}"), "m", 0.0)
             await until_admitted(a, signed(iss=issuer.url))  # the old keys hold
             assert len(issuer.asked) < asked + 10
+
+
+async def test_the_first_token_finds_the_keys_of_a_slow_provider(monkeypatch):
+    monkeypatch.setattr(oidc, "LIMIT", 60.0)
+    async with Issuer() as issuer, contextlib.AsyncExitStack() as stack:
+        issuer.gate = asyncio.Event()
+        opening = access.opened(GatewayConfig(oidc=config(issuer=issuer.url)))
+        starting = asyncio.create_task(stack.enter_async_context(opening))
+        await until(lambda: issuer.asked)
+        issuer.gate.set()
+        a = await starting
+        a.admit(Credentials(f"Bearer {signed(iss=issuer.url)}"), "m", 0.0)
+
+
+async def test_a_silent_provider_does_not_keep_clients_with_keys_waiting(monkeypatch):
+    monkeypatch.setattr(oidc, "LIMIT", 0.05)
+    async with Issuer() as issuer, contextlib.AsyncExitStack() as stack:
+        issuer.gate = asyncio.Event()
+        opening = access.opened(GatewayConfig(oidc=config(issuer=issuer.url)))
+        a = await stack.enter_async_context(opening)
+        with pytest.raises(Denied, match="a key that is not known"):
+            a.admit(Credentials(f"Bearer {signed(iss=issuer.url)}"), "m", 0.0)
+        issuer.gate.set()
 
 
 async def test_a_provider_that_is_away_is_said_once_and_asked_again(monkeypatch, caplog):
