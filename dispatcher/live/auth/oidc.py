@@ -82,6 +82,7 @@ class Provider:
         known = self._verified.get(digest)
         if known is not None:
             self._verified.move_to_end(digest)
+            self._rate_limits.move_to_end(known.name)  # used no longer ago than its last token
             return known
         caller = self._caller(self._claims(token))
         self._verified[digest] = caller

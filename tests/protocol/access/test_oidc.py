@@ -294,6 +294,17 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     assert len(found._verified) == len(found._rate_limits) == 3
 
 
+def test_a_subject_that_calls_keeps_its_limits_however_many_others_come(monkeypatch):
+    monkeypatch.setattr(oidc, "MOST_TOKENS", 3)
+    found = provider(jwk(EC, "e"), concurrency=1)
+    token = signed(EC, "e", "ES256", sub="busy")
+    for i in range(10):
+        found.caller(token)
+        found.caller(signed(EC, "e", "ES256", sub=f"s{i}"))
+    renewed = found.caller(signed(EC, "e", "ES256", sub="busy", jti="2"))
+    assert renewed.rate_limit is found.caller(token).rate_limit
+
+
 async def test_a_subject_that_is_no_text_hears_its_refusal_over_grpc():
     found = provider(models=("elsewhere",))
 
