@@ -214,15 +214,17 @@ def _excess(m: Measurement, budget: float) -> float:
     """Return how many more requests were late than may be; less than 0 if fewer were.
 
     With a promise on the mean, response times of R* count as `MEAN_BUDGET` late requests each, and
-    in proportion up to one; the set point is αR*. A refused request counts as one.
+    in proportion up to one; the set point is αR*. A refused request counts as one, an answer whose
+    time is unknown as none: all of them may be older than the window, or refused inputs.
     """
     if m.budget is not None:
         late = max(0.0, m.violations - m.failed)
         return late - budget * max(m.arrivals, late)
     worst = m.sla / MEAN_BUDGET
-    mean = min(m.response_time or 0.0, worst)
-    answered = m.completed_cpu + m.completed_gpu
-    over = answered * (mean - m.set_point) + m.shed * (worst - m.set_point)
+    over = m.shed * (worst - m.set_point)
+    if m.response_time is not None:
+        answered = m.completed_cpu + m.completed_gpu
+        over += answered * (min(m.response_time, worst) - m.set_point)
     return over / worst
 
 

@@ -241,6 +241,12 @@ def test_in_the_long_run_the_mean_is_its_set_point_whatever_the_plant_is(steepne
     assert LEAST < state.x < MOST
 
 
+def test_answers_of_unknown_time_say_nothing_of_a_mean():
+    m = replace(BASE, profile=0.05, budget=None, completed_cpu=10, response_time=None)
+    assert learned(m).x == 0
+    assert learned(replace(m, response_time=0.1)).x < 0
+
+
 @pytest.mark.parametrize(
     ("x", "share"), [(-2.0, 0.5), (-1.5, 0.75), (-1.0, 1.0), (0.0, None), (1.0, None)]
 )
