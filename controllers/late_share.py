@@ -222,9 +222,9 @@ def _excess(m: Measurement, budget: float) -> float:
         return late - budget * max(m.arrivals, late)
     worst = m.sla / MEAN_BUDGET
     over = m.shed * (worst - m.set_point)
-    if m.response_time is not None:
+    if m.mean_time is not None:
         answered = m.completed_cpu + m.completed_gpu
-        over += answered * (min(m.response_time, worst) - m.set_point)
+        over += answered * (min(m.mean_time, worst) - m.set_point)
     return over / worst
 
 

@@ -9,9 +9,10 @@ class Measurement:
     """A control period of one executable and its model. Seconds, cores, counts per period.
 
     `response_time` is the SLA's statistic over the window (queue plus execution), None if nothing
-    was answered. `shed` counts requests refused because they could not be answered in time; they
-    are violations although no response time stands for them. `usage` is the core-seconds this
-    executable used, None if unknown, `completed_here` the requests it answered, `in_flight_here`
+    was answered, and the worst of several dispatchers'; `mean_time` is the mean over all of them.
+    `shed` counts requests refused because they could not be answered in time; they are violations
+    although no response time stands for them. `usage` is the core-seconds this executable used,
+    None if unknown, `completed_here` the requests it answered, `in_flight_here`
     those it runs at the end; `workers` is the number of executables that serve the model on CPUs,
     `smaller` the most cores of those that can have fewer than this one, ascending. `applied` is
     what the actuator confirmed last. `throttled` is the share of the period's quota periods in
@@ -48,6 +49,7 @@ class Measurement:
     bucket: float = 0.1
     on_gpu: bool = False
     smaller: tuple[float, ...] = ()
+    mean_time: float | None = None
 
     @property
     def idle(self) -> bool:
@@ -80,6 +82,7 @@ class Measurement:
         """True if every number is finite."""
         return (
             (self.response_time is None or isfinite(self.response_time))
+            and (self.mean_time is None or isfinite(self.mean_time))
             and isfinite(self.oldest_age)
             and (self.usage is None or isfinite(self.usage))
             and isfinite(self.applied)

@@ -394,11 +394,13 @@ class Supervisor:
         return status.used
 
     def _measure(self, status: ExecutableStatus, usage: float | None, dt: float) -> Measurement:
-        """Add the rates of all dispatchers, as counts per `dt`, and take their worst times."""
+        """Add the rates of all dispatchers, as counts per `dt`; take the worst and mean time."""
         managed, spec = status.managed, status.managed.model
         name, executable = spec.name, managed.name
         response_time: float | None = None
+        mean_time: float | None = None
         oldest_age: float | None = None
+        answered = 0.0
         arrivals = gpu = cpu = here = failed = shed = violations = 0.0
         waiting = in_flight = in_flight_here = 0
         for window in self._usable:
@@ -411,6 +413,13 @@ class Supervisor:
             worst = report.response_time
             if worst is not None and (response_time is None or worst > response_time):
                 response_time = worst
+            if report.mean_time is not None:
+                by_it = delta.completed_gpu + delta.completed_cpu
+                answered += by_it
+                if mean_time is None:
+                    mean_time = report.mean_time
+                elif by_it:
+                    mean_time += (report.mean_time - mean_time) * by_it / answered
             if oldest_age is None or report.oldest_age > oldest_age:
                 oldest_age = report.oldest_age
             arrivals += delta.arrivals
@@ -424,6 +433,7 @@ class Supervisor:
         assert status.applied is not None
         return Measurement(
             response_time=response_time,
+            mean_time=mean_time,
             oldest_age=0.0 if oldest_age is None else oldest_age,
             arrivals=dt * arrivals,
             completed_gpu=dt * gpu,

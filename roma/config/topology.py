@@ -171,8 +171,8 @@ class Topology(Section):
         """Window of the response-time statistics, in seconds."""
         longest = max(self.period(worker) for worker in self.workers)
         if self.control.law == LATE_SHARE:
-            # This law uses counts; response-time statistics need more samples than a short period
-            # has.
+            # Statistics of response times need more samples than a short period has. The law takes
+            # counts, and this mean only for a promise on it.
             longest = max(LONG_PERIOD, longest)
         return self.control.window or longest
 

@@ -31,7 +31,7 @@ def report(model="m", **changes):
         in_flight=0,
         oldest_age=0.0,
         response_time=None,
-        mean_time=None,
+        mean_time=changes.get("response_time"),
     )
     return replace(base, **changes)
 

@@ -235,16 +235,16 @@ def test_in_the_long_run_the_mean_is_its_set_point_whatever_the_plant_is(steepne
     for _ in range(2000):
         mean = min(5.0, draw.expovariate(1 / (alpha * math.exp(-steepness * state.x))))
         n, total = n + 10, total + 10 * mean
-        m = replace(m, response_time=mean, applied=state.asked or 1.0)
+        m = replace(m, mean_time=mean, applied=state.asked or 1.0)
         _, state = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
     assert abs(total / n - alpha) <= (MOST - LEAST) / (LateShareGains().step * MEAN_BUDGET * n)
     assert LEAST < state.x < MOST
 
 
 def test_answers_of_unknown_time_say_nothing_of_a_mean():
-    m = replace(BASE, profile=0.05, budget=None, completed_cpu=10, response_time=None)
+    m = replace(BASE, profile=0.05, budget=None, completed_cpu=10)
     assert learned(m).x == 0
-    assert learned(replace(m, response_time=0.1)).x < 0
+    assert learned(replace(m, mean_time=0.1)).x < 0
 
 
 @pytest.mark.parametrize(

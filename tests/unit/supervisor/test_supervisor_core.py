@@ -424,6 +424,20 @@ def test_a_dispatcher_gone_for_good_no_longer_blinds_the_others():
     assert decision.measurement.arrivals == 10
 
 
+def test_the_mean_of_several_dispatchers_is_that_of_all_their_answers():
+    """A few slow answers of one do not stand for the many of another, as the worst time does."""
+    core = build()
+    for i in range(1, 3):
+        busy = reply(report(completed_cpu=90 * i, response_time=0.1, mean_time=0.1))
+        quiet = reply(report(completed_gpu=10 * i, response_time=0.6, mean_time=0.6))
+        silent = reply(report(response_time=2.0, mean_time=2.0))
+        replies = {"a": silent, "b": busy, "c": quiet}
+        core.tick(replies, {"m@w": reading(1.0, usage=float(i))}, now=float(i))
+    m = core.status["m@w"].decisions[-1].measurement
+    assert m.mean_time == pytest.approx(0.15)
+    assert m.response_time == 2.0
+
+
 def test_requests_refused_as_too_late_reach_the_law_as_violations():
     world = World(build("pi", {"error": "rt", "K": 0.5, "a": 0.5}))
     world.tick()
