@@ -214,14 +214,16 @@ def _excess(m: Measurement, budget: float) -> float:
     """Return how many more requests were late than may be; less than 0 if fewer were.
 
     With a promise on the mean, response times of R* count as `MEAN_BUDGET` late requests each, and
-    in proportion up to one; the set point is αR*. A refused request counts as one, an answer whose
-    time is unknown as none: all of them may be older than the window, or refused inputs.
+    in proportion up to one; the set point is αR*. A refused request counts as one, one that its
+    late client gave up as an answer at the deadline. An answer whose time is unknown counts as
+    none: all of them may be older than the window, or refused inputs.
     """
     if m.budget is not None:
         late = max(0.0, m.violations - m.failed)
         return late - budget * max(m.arrivals, late)
     worst = m.sla / MEAN_BUDGET
     over = m.shed * (worst - m.set_point)
+    over += m.given_up * (min(m.deadline, worst) - m.set_point)
     if m.mean_time is not None:
         answered = m.completed_cpu + m.completed_gpu
         over += answered * (min(m.mean_time, worst) - m.set_point)

@@ -18,9 +18,10 @@ class Measurement:
     what the actuator confirmed last. `throttled` is the share of the period's quota periods in
     which the executable ran out of quota, None if unknown. `profile` is the model's measured cost
     in core-seconds per request, None if unknown. `violations` counts the requests that broke the
-    promise, those that were `shed` or `failed` among them; `budget` is the share that may, None of
-    a promise on the mean. A request can use `threads` cores. Quotas are set per `quota_period`
-    seconds; one with burst can save up `bucket` seconds of it. `on_gpu`: GPUs serve the model too.
+    promise, those that were `shed`, `failed` or `given_up` by their clients among them; `budget` is
+    the share that may, None of a promise on the mean. A request can use `threads` cores. Quotas are
+    set per `quota_period` seconds; one with burst can save up `bucket` seconds of it. `on_gpu`:
+    GPUs serve the model too.
     """
 
     response_time: float | None
@@ -50,6 +51,7 @@ class Measurement:
     on_gpu: bool = False
     smaller: tuple[float, ...] = ()
     mean_time: float | None = None
+    given_up: float = 0.0
 
     @property
     def idle(self) -> bool:

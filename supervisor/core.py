@@ -401,7 +401,7 @@ class Supervisor:
         mean_time: float | None = None
         oldest_age: float | None = None
         answered = 0.0
-        arrivals = gpu = cpu = here = failed = shed = violations = 0.0
+        arrivals = gpu = cpu = here = failed = shed = given_up = violations = 0.0
         waiting = in_flight = in_flight_here = 0
         for window in self._usable:
             here += window.completed(executable)
@@ -427,6 +427,7 @@ class Supervisor:
             cpu += delta.completed_cpu
             failed += delta.failed
             shed += delta.shed
+            given_up += delta.given_up
             violations += delta.violations
             waiting += report.waiting
             in_flight += report.in_flight
@@ -442,6 +443,7 @@ class Supervisor:
             in_flight_here=in_flight_here,
             failed=dt * failed,
             shed=dt * shed,
+            given_up=dt * given_up,
             violations=dt * violations,
             waiting=waiting,
             in_flight=in_flight,

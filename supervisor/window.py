@@ -23,6 +23,7 @@ class ModelDelta:
     completed_cpu: float
     failed: float
     shed: float
+    given_up: float
     violations: float
 
 
@@ -106,6 +107,7 @@ class ReplyWindow:
             completed_cpu=self._rate(report.completed_cpu - (old.completed_cpu if old else 0)),
             failed=self._rate(report.failed - (old.failed if old else 0)),
             shed=self._rate(_shed(report) - (_shed(old) if old else 0)),
+            given_up=self._rate(report.cancelled_late - (old.cancelled_late if old else 0)),
             violations=self._rate(report.broken - (old.broken if old else 0)),
         )
 

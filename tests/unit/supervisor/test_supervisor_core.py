@@ -424,6 +424,15 @@ def test_a_dispatcher_gone_for_good_no_longer_blinds_the_others():
     assert decision.measurement.arrivals == 10
 
 
+def test_requests_that_late_clients_give_up_raise_the_margin_of_a_promise_on_the_mean():
+    """Their times are in no mean: all answers may be fast because the others were not awaited."""
+    world = World(build())
+    for i in range(8):
+        world.tick(response_time=0.4, mean_time=0.4, cancelled_late=8 * i)
+    assert world.status.decisions[-1].measurement.given_up == 8
+    assert world.status.law_state.x > 0
+
+
 def test_the_mean_of_several_dispatchers_is_that_of_all_their_answers():
     """A few slow answers of one do not stand for the many of another, as the worst time does."""
     core = build()
