@@ -277,7 +277,7 @@ class GatewayHarness:
         deadline=20,
         max_waiting=100,
         max_body=1 << 20,
-        timeout=10,
+        timeout=60,
         drain=5,
         traces=False,
         requests="failed",

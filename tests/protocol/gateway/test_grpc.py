@@ -281,7 +281,7 @@ async def test_a_deadline_looser_than_the_models_changes_nothing(harness):
     await harness.open(speaks_grpc=True, deadline=5, response_time=5)
     code, _, _, _ = await harness.call(PREDICT, asking(PREDICT), timeout=3600)
     assert code is Code.OK
-    assert harness.grpc_backends[0].seen[0][3] < 20  # gateway.backend_timeout, and what gRPC adds
+    assert harness.grpc_backends[0].seen[0][3] < 100  # gateway.backend_timeout, and what gRPC adds
 
 
 async def test_a_client_that_cancels_leaves_its_slot_to_the_model_server(harness):
