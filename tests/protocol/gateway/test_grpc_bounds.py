@@ -55,8 +55,9 @@ async def raw(harness):
 
 
 @pytest.fixture
-async def guarded(harness, tmp_path):
+async def guarded(harness, tmp_path, monkeypatch):
     """A gateway with a caller of model m, one at a time, and one of another model."""
+    monkeypatch.setattr(call_limits, "UNAUTHENTICATED_TIMEOUT", 60.0)
     file = tmp_path / "keys.yaml"
     entries = {
         "cccccccc": {"name": "caller", "models": ["m"], "concurrency": 1},
@@ -139,8 +140,7 @@ async def test_a_call_without_a_message_is_told_so(harness):
 # What need not be asked with a key
 
 
-async def test_health_questions_that_are_held_back_make_room_for_others(guarded, raw, monkeypatch):
-    monkeypatch.setattr(call_limits, "UNAUTHENTICATED_TIMEOUT", 60.0)
+async def test_health_questions_that_are_held_back_make_room_for_others(guarded, raw):
     slow = []
     for path in [CHECK, WATCH] * (call_limits.UNAUTHENTICATED_CALLS // 2):
         slow.append(await raw())
@@ -165,8 +165,7 @@ async def test_health_questions_that_are_held_back_make_room_for_others(guarded,
         assert told() == [number(Code.DEADLINE_EXCEEDED)]
 
 
-async def test_who_watches_without_a_key_holds_nothing(guarded, monkeypatch):
-    monkeypatch.setattr(call_limits, "UNAUTHENTICATED_TIMEOUT", 60.0)
+async def test_who_watches_without_a_key_holds_nothing(guarded):
     async with guarded.channel as channel:
         health = health_pb2_grpc.HealthStub(channel)
         watch = health.Watch(health_pb2.HealthCheckRequest(service="m"))

@@ -107,12 +107,19 @@ async def test_all_bodies_together_are_bounded(harness, connect):
 
 
 async def test_a_client_that_is_slow_is_told_so_and_closed(harness, connect):
-    await harness.open(limits="{head_timeout: 0.1, body_timeout: 0.1, idle_timeout: 0.1}")
+    await harness.open(limits="{head_timeout: 1000, body_timeout: 2000, idle_timeout: 3000}")
     silent, head, body, idle = [await connect() for _ in range(4)]
     head.send(HEAD)
     body.send(HEAD + b"Content-Length: 5\r\n\r\n1")
     idle.send(post(b"{}"))
     assert (await idle.answer())[0] == 200
+
+    def left():
+        return sorted(round((c.due - harness.server.now) / 1000) for c in harness.connections)
+
+    await harness.until(lambda: left() == [1, 1, 2, 3])
+    for connection in harness.connections:
+        connection.due = 0.0  # the time is over
     assert (await head.answer())[0] == 408
     assert (await body.answer())[0] == 408
     assert all([await c.ended() for c in (silent, head, body, idle)])
