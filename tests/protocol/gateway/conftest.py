@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 import roma
 from dispatcher.live import app as dispatcher_app
 from dispatcher.live.aiohttp_endpoint import ENDPOINT
+from dispatcher.live.backends import http_client
 from dispatcher.live.planned import client as device_client
 from roma.config import schema
 from roma.tools.demo.ports import free_ports
@@ -449,8 +450,9 @@ async def front_end(request):
 
 
 @pytest.fixture(autouse=True)
-def _no_worker_is_given_up_because_the_machine_is_busy(monkeypatch):
+def _nobody_is_given_up_because_the_machine_is_busy(monkeypatch):
     monkeypatch.setattr(device_client, "SILENCE", 60.0)
+    monkeypatch.setattr(http_client, "CONNECT_TIMEOUT", 60.0)
 
 
 @pytest.fixture
