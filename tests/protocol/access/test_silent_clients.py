@@ -66,7 +66,8 @@ async def health(port, context):
         return await response.text()
 
 
-async def test_a_connection_counts_before_its_handshake(tmp_path, authority, caplog):
+async def test_a_connection_counts_before_its_handshake(tmp_path, authority, caplog, monkeypatch):
+    monkeypatch.setattr(servers, "CROWDED", 60.0)
     trusted = client_context(authority.file)
     async with serving(tmp_path, authority, connections=3) as (server, port), Crowd() as crowd:
         await crowd.join(port, 3)
@@ -217,17 +218,18 @@ async def test_idle_and_silent_connections_of_the_admin_port_end(monkeypatch):
         silent, _ = await crowd.join(port)
         half, writer = await crowd.join(port)
         writer.write(HEALTH[:-2])
-        said, idle = b"", None
+        said, idle, attempts = b"", None, 0
         async with asyncio.timeout(60):
             while not said:  # a busy machine may need longer than a silent one has
                 idle, writer = await crowd.join(port)
+                attempts += 1
                 writer.write(HEALTH)
                 with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                     said = await idle.readuntil(b"ok")
         for reader in (silent, half, idle):
             await ended(reader)
         await until(lambda: not ports.open)
-        assert ports.closed == 3
+        assert ports.closed == 2 + attempts
 
 
 async def test_who_does_not_read_an_answer_of_the_admin_port_is_closed(monkeypatch):

@@ -171,7 +171,8 @@ async def test_bytes_that_nobody_asked_for_end_a_connection(caplog):
         await reads(meters)
     assert len(opened) == 2
     assert usages == [3, 3, 3]
-    assert not caplog.records
+    # A question may be on its way at that moment: then they are its answer.
+    assert all("no HTTP" in message for message in caplog.messages)
 
 
 async def test_a_pod_that_moves_is_asked_at_its_new_address():
