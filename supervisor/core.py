@@ -398,9 +398,8 @@ class Supervisor:
         managed, spec = status.managed, status.managed.model
         name, executable = spec.name, managed.name
         response_time: float | None = None
-        mean_time: float | None = None
         oldest_age: float | None = None
-        answered = 0.0
+        answered = spent = 0.0
         arrivals = gpu = cpu = here = failed = shed = given_up = violations = 0.0
         waiting = in_flight = in_flight_here = 0
         for window in self._usable:
@@ -416,10 +415,7 @@ class Supervisor:
             if report.mean_time is not None:
                 by_it = delta.completed_gpu + delta.completed_cpu
                 answered += by_it
-                if mean_time is None:
-                    mean_time = report.mean_time
-                elif by_it:
-                    mean_time += (report.mean_time - mean_time) * by_it / answered
+                spent += by_it * report.mean_time
             if oldest_age is None or report.oldest_age > oldest_age:
                 oldest_age = report.oldest_age
             arrivals += delta.arrivals
@@ -434,7 +430,7 @@ class Supervisor:
         assert status.applied is not None
         return Measurement(
             response_time=response_time,
-            mean_time=mean_time,
+            mean_time=spent / answered if answered else None,
             oldest_age=0.0 if oldest_age is None else oldest_age,
             arrivals=dt * arrivals,
             completed_gpu=dt * gpu,

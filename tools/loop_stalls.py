@@ -22,10 +22,11 @@ SHORTEST, LONGEST = 0.05, 1.3
 FIRST = 40.0
 """Mean number of turns of the loop before the first sleep of a test."""
 RARER = 1.35
-"""How much longer it takes to each one after that."""
+"""Factor of that mean from each sleep to the next."""
 
 T = TypeVarTuple("T")
 
+# A turn of the loop has no public name, so typeshed has none.
 _turn: Callable[[base_events.BaseEventLoop], None] = base_events.BaseEventLoop._run_once  # type: ignore[attr-defined]
 
 
@@ -74,7 +75,9 @@ def _run_once(loop: base_events.BaseEventLoop) -> None:
 
 def pytest_configure() -> None:
     """Put both loops in the place of asyncio's and uvloop's."""
-    base_events.BaseEventLoop._run_once = _run_once  # type: ignore[attr-defined]
+    if "STALLS" not in os.environ:
+        raise pytest.UsageError("STALLS is not set: it is the seed, any text")
+    base_events.BaseEventLoop._run_once = _run_once  # type: ignore[attr-defined] # as above
     uvloop.new_event_loop = UvLoop
 
 
