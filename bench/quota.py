@@ -199,9 +199,9 @@ Plan = Sequence[tuple[float, float]]
 """Send times in seconds, and the size of each request: a standard normal."""
 
 
-def _work(cost: float, normal: float) -> float:
-    """Return core-seconds: lognormal, `cost` on average."""
-    return cost * math.exp(SPREAD * normal - SPREAD**2 / 2)
+def _size(normal: float) -> float:
+    """Return a request's size as a multiple of the mean: lognormal."""
+    return math.exp(SPREAD * normal - SPREAD**2 / 2)
 
 
 JOB, END = struct.Struct("=Idd"), struct.Struct("=Idd")
@@ -215,7 +215,7 @@ them."""
 
 
 def _in_kernel(cell: Cell, plans: Sequence[Plan]) -> tuple[Round, list[ModelProfile]]:
-    """Run the plans in the kernel; return also the real mean cost of a request by executable."""
+    """Run the plans in the kernel; return also what its accounting says of each executable."""
     with contextlib.ExitStack() as stack:
         groups = [
             stack.enter_context(_limited(f"m{i}", load.quota, cell.burst))
@@ -226,7 +226,7 @@ def _in_kernel(cell: Cell, plans: Sequence[Plan]) -> tuple[Round, list[ModelProf
         before = [g.read().usage for g in groups]
         for load, server, plan in zip(cell.loads, servers, plans, strict=True):
             for k, (at, normal) in enumerate(plan):
-                server.send(k, start + at, _work(load.cost, normal))
+                server.send(k, start + at, load.cost * _size(normal))
         found = [server.ends(len(plan)) for server, plan in zip(servers, plans, strict=True)]
         seconds = time.monotonic() - start
         used = [g.read().usage - b for g, b in zip(groups, before, strict=True)]
@@ -236,10 +236,19 @@ def _in_kernel(cell: Cell, plans: Sequence[Plan]) -> tuple[Round, list[ModelProf
     )
     paid = sum(max(x.quota * seconds, u) for x, u in zip(cell.loads, used, strict=True))
     profiles = [
-        ModelProfile(cost=u / len(plan), noise=math.sqrt(math.expm1(SPREAD**2)), overhead=waking)
-        for u, plan, (_, waking) in zip(used, plans, found, strict=True)
+        _profile(u, plan, waking) for u, plan, (_, waking) in zip(used, plans, found, strict=True)
     ]
     return Round(times, paid), profiles
+
+
+def _profile(used: float, plan: Plan, waking: float) -> ModelProfile:
+    """Return the profile with which the simulator charges a plan the core-seconds `used`."""
+    noise = math.sqrt(math.expm1(SPREAD**2))
+    return ModelProfile(cost=used / _sizes(plan), noise=noise, overhead=waking)
+
+
+def _sizes(plan: Plan) -> float:
+    return math.fsum(_size(normal) for _, normal in plan)
 
 
 def _boundary(group: Group, servers: "_Servers") -> float:
@@ -361,7 +370,7 @@ def _simulated(cell: Cell, plans: Sequence[Plan], profiles: Sequence[ModelProfil
     times = tuple(sorted(found) for found in played.times)
     seconds = played.last - FULL
     paid = sum(
-        max(load.quota * seconds, profile.cost * len(plan))
+        max(load.quota * seconds, profile.cost * _sizes(plan))
         for load, profile, plan in zip(cell.loads, profiles, plans, strict=True)
     )
     return Round(times, paid)
