@@ -61,17 +61,16 @@ async def acting(kubeconfig, nodes):
         client, client.credentials.namespace, "model-server", labels="roma.dev/managed=true"
     )
     running = asyncio.create_task(watch.run())
+    arguments = {"container": "model-server", "period": 1.0}
+    actuators = {n: PodActuator(watch, NoMeters(), worker=n, node=n, **arguments) for n in nodes}
     try:
         while not {p.node for p in watch.pods.values() if p.is_settled}.issuperset(nodes):
             await asyncio.sleep(0.05)
         while not all(p.is_settled for p in watch.pods.values() if p.node in nodes):
             await asyncio.sleep(0.05)
-        arguments = {"container": "model-server", "period": 1.0}
-        yield (
-            watch,
-            {n: PodActuator(watch, NoMeters(), worker=n, node=n, **arguments) for n in nodes},
-        )
+        yield watch, actuators
     finally:
+        await asyncio.gather(*(actuator.close() for actuator in actuators.values()))
         running.cancel()
         await asyncio.sleep(0.1)
         await client.close()
