@@ -63,6 +63,13 @@ class ClockworkHarness:
         return now, self.core.handle(Woken(), now=now)
 
 
+def with_device(models="ab", *, pages=100, loaded=(), **options):
+    """Return a harness with one device, "gpu"."""
+    harness = ClockworkHarness(models, **options)
+    harness.device(pages=pages, loaded=loaded)
+    return harness
+
+
 def executes(commands):
     return [c for c in commands if isinstance(c, Execute)]
 

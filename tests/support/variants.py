@@ -54,14 +54,20 @@ class VariantsHarness:
         return executes(self.core.handle(ExecutionEnded(execution, Result.OK), now=now))
 
 
+def with_device(policy, *, pages=9, loaded=("full", "tiny"), **options):
+    """Return a harness with one device, "gpu"."""
+    harness = VariantsHarness(policy, **options)
+    harness.device(pages=pages, loaded=loaded)
+    return harness
+
+
 def executes(commands):
     return [c for c in commands if isinstance(c, Execute)]
 
 
 def busy(policy, waiting, *, since=0.0, until=0.0, **quality):
     """A rig whose device is busy with request 1 while others arrive evenly; the next choice."""
-    harness = VariantsHarness(policy, **quality)
-    harness.device()
+    harness = with_device(policy, **quality)
     (first,) = harness.arrive(since)
     for i in range(waiting):
         assert not harness.arrive(since + (until - since) * i / max(1, waiting))

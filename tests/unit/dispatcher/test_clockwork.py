@@ -18,20 +18,18 @@ from roma.domain.events import (
     Woken,
 )
 from roma.domain.model import Priority
-from tests.support.clockwork import LOAD, RUNS, SLO, ClockworkHarness, batch, executes
+from tests.support.clockwork import LOAD, RUNS, SLO, ClockworkHarness, batch, executes, with_device
 
 
 def test_a_loaded_model_runs_at_once_in_a_window_that_keeps_its_deadline():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     (execute,) = harness.arrive("a", 1.0)
     assert (execute.executor, execute.model, execute.requests) == ("gpu", "a", (1,))
     assert execute.window == (1.0, pytest.approx(1.0 + SLO - 0.010))
 
 
 def test_a_cold_model_is_loaded_and_runs_when_it_is():
-    harness = ClockworkHarness()
-    harness.device()
+    harness = with_device()
     (load,) = harness.arrive("a", 0.0)
     assert (load.load, load.executor, load.model) == (1, "gpu", "a")
     assert load.latest == pytest.approx(SLO - LOAD - 0.010)
@@ -39,8 +37,7 @@ def test_a_cold_model_is_loaded_and_runs_when_it_is():
 
 
 def test_a_device_is_given_work_when_less_than_ahead_is_left_and_not_before():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     harness.arrive("a", 0.0)
     assert harness.arrive("a", 0.001) == []
     now, commands = harness.wake()
@@ -49,8 +46,7 @@ def test_a_device_is_given_work_when_less_than_ahead_is_left_and_not_before():
 
 
 def test_what_waited_meanwhile_runs_as_one_batch():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     harness.arrive("a", 0.0)
     for i in range(5):
         harness.arrive("a", 0.001 + i / 1e6)
@@ -58,8 +54,7 @@ def test_what_waited_meanwhile_runs_as_one_batch():
 
 
 def test_a_request_near_its_deadline_leaves_larger_batches_before_smaller_ones():
-    harness = ClockworkHarness()
-    harness.device(loaded="ab")
+    harness = with_device(loaded="ab")
     harness.arrive("b", 0.0)
     harness.arrive(
         "a", 0.001, slo=0.029
@@ -70,8 +65,7 @@ def test_a_request_near_its_deadline_leaves_larger_batches_before_smaller_ones()
 
 
 def test_a_batch_without_the_urgent_one_is_not_chosen_before_it():
-    harness = ClockworkHarness(policy=ClockworkPaper)
-    harness.device(loaded="ab")
+    harness = with_device(policy=ClockworkPaper, loaded="ab")
     harness.arrive("b", 0.0)
     harness.arrive("a", 0.001, slo=0.0195)  # time for 1 alone
     for i in range(15):
@@ -80,8 +74,7 @@ def test_a_batch_without_the_urgent_one_is_not_chosen_before_it():
 
 
 def test_the_strategy_that_must_begin_first_is_taken():
-    harness = ClockworkHarness()
-    harness.device(loaded="ab")
+    harness = with_device(loaded="ab")
     harness.arrive("a", 0.0)
     harness.arrive("a", 0.001, slo=0.5)
     harness.arrive("b", 0.002, slo=0.3)
@@ -90,8 +83,7 @@ def test_the_strategy_that_must_begin_first_is_taken():
 
 def overfull(policy):
     """A request of a cannot wait, nor can sixteen of b: only one of both can be answered."""
-    harness = ClockworkHarness(policy=policy)
-    harness.device(loaded="ab")
+    harness = with_device(policy=policy, loaded="ab")
     harness.arrive("a", 0.0)
     harness.arrive("a", 0.001, slo=0.020)
     for i in range(16):
@@ -108,8 +100,7 @@ def test_the_papers_order_is_by_latest_alone():
 
 
 def test_a_larger_batch_that_can_wait_does_not():
-    harness = ClockworkHarness()
-    harness.device(loaded="ab")
+    harness = with_device(loaded="ab")
     harness.arrive("a", 0.0)
     harness.arrive("a", 0.001, slo=0.020)
     for i in range(16):
@@ -118,8 +109,7 @@ def test_a_larger_batch_that_can_wait_does_not():
 
 
 def test_a_request_is_refused_in_the_moment_it_cannot_be_answered_any_more():
-    harness = ClockworkHarness()
-    harness.device(loaded="ab")
+    harness = with_device(loaded="ab")
     for i in range(17):
         harness.arrive("b", i / 1e6)  # one of them runs, the others wait
     harness.end(1, 0.0101)  # sixteen: 40 ms
@@ -132,8 +122,7 @@ def test_a_request_is_refused_in_the_moment_it_cannot_be_answered_any_more():
 
 
 def test_one_that_a_larger_batch_left_behind_is_refused_in_its_moment_too():
-    harness = ClockworkHarness()
-    harness.device(loaded="ab")
+    harness = with_device(loaded="ab")
     harness.arrive("b", 0.0)
     harness.arrive("a", 0.001, slo=0.029)
     for i in range(8):
@@ -148,8 +137,7 @@ def test_one_that_a_larger_batch_left_behind_is_refused_in_its_moment_too():
 def test_a_request_for_which_no_load_comes_in_time_is_refused_at_once_and_loads_for_the_next(
     priority,
 ):
-    harness = ClockworkHarness()
-    harness.device()
+    harness = with_device()
     reject, load = harness.arrive("a", 0.0, slo=0.025, priority=priority)
     assert isinstance(reject, Reject)
     assert isinstance(load, LoadModel)
@@ -158,8 +146,7 @@ def test_a_request_for_which_no_load_comes_in_time_is_refused_at_once_and_loads_
 
 
 def test_that_load_takes_no_others_place():
-    harness = ClockworkHarness()
-    harness.device(pages=3, loaded="b")
+    harness = with_device(pages=3, loaded="b")
     (reject,) = harness.arrive("a", 0.0, slo=0.025)
     assert isinstance(reject, Reject)
 
@@ -192,8 +179,7 @@ def test_what_a_model_needs_is_asked_of_the_device_that_is_quickest():
 
 
 def test_a_load_that_waits_behind_refuses_nobody_of_the_first():
-    harness = ClockworkHarness(ahead=0.1)
-    harness.device()
+    harness = with_device(ahead=0.1)
     (first,) = harness.arrive("a", 0.0, slo=0.2)
     (behind,) = harness.arrive("b", 0.001, slo=0.2)
     assert (first.executor, behind.executor) == ("gpu", "gpu")
@@ -203,8 +189,7 @@ def test_a_load_that_waits_behind_refuses_nobody_of_the_first():
 
 
 def test_a_slow_load_is_forgotten_too():
-    harness = ClockworkHarness("abc")
-    harness.device(pages=4, loaded="b")
+    harness = with_device("abc", pages=4, loaded="b")
     demands = harness.demands()
     for i in range(5):
         demands.begin_load(100 + i, "a", 0.0)
@@ -218,8 +203,7 @@ def test_a_slow_load_is_forgotten_too():
 
 
 def test_a_device_that_hangs_is_given_nothing_more():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     harness.arrive("a", 0.0)
     assert harness.arrive("a", 0.100) == []  # 90 ms late already
     assert harness.core.next_wakeup() > 0.150
@@ -227,8 +211,7 @@ def test_a_device_that_hangs_is_given_nothing_more():
 
 
 def test_a_device_that_is_back_is_looked_at_when_a_look_of_its_former_life_is_due():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     harness.arrive("a", 0.0)
     harness.arrive("a", 0.001)
     look = harness.core.next_wakeup()
@@ -238,8 +221,7 @@ def test_a_device_that_is_back_is_looked_at_when_a_look_of_its_former_life_is_du
 
 
 def test_a_request_that_comes_while_its_model_loads_is_refused_if_that_takes_too_long():
-    harness = ClockworkHarness()
-    harness.device()
+    harness = with_device()
     harness.arrive("a", 0.0)
     (reject,) = harness.arrive("a", 0.001, slo=0.028)
     assert reject.request == 2
@@ -247,8 +229,7 @@ def test_a_request_that_comes_while_its_model_loads_is_refused_if_that_takes_too
 
 
 def test_the_least_recently_used_model_makes_room():
-    harness = ClockworkHarness("abc")
-    harness.device(pages=4, loaded="ab")
+    harness = with_device("abc", pages=4, loaded="ab")
     harness.end(harness.arrive("a", 0.0)[0].execution, 0.01)  # b is now the one used last
     unload, load = harness.arrive("c", 0.02)
     assert unload == UnloadModel("gpu", "b")
@@ -257,8 +238,7 @@ def test_the_least_recently_used_model_makes_room():
 
 
 def test_a_model_that_is_used_is_not_taken_off():
-    harness = ClockworkHarness("ab")
-    harness.device(pages=2, loaded="a")
+    harness = with_device("ab", pages=2, loaded="a")
     (execute,) = harness.arrive("a", 0.0)
     assert harness.arrive("b", 0.001) == []
     unload, load = harness.end(execute.execution, 0.01)
@@ -313,8 +293,7 @@ def test_a_model_is_loaded_elsewhere_before_its_device_cannot_meet_its_demand(
 
 def test_models_that_are_everywhere_do_not_keep_another_one_from_being_loaded():
     busy = "abcdefghijklmnopqrst"
-    harness = ClockworkHarness(busy + "z")
-    harness.device(loaded=busy)
+    harness = with_device(busy + "z", loaded=busy)
     for model in busy:  # more than the device can do: each has demand that is not met
         for _ in range(100):
             harness.arrive(model, 0.0)
@@ -338,8 +317,7 @@ def test_models_that_might_be_spread_do_not_keep_a_cold_one_from_being_loaded():
 
 
 def test_an_execution_that_missed_its_window_is_tried_again():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     (first,) = harness.arrive("a", 0.0)
     (second,) = harness.core.handle(ExecutionMissed(first.execution), now=0.2)
     assert second.requests == first.requests
@@ -347,16 +325,14 @@ def test_an_execution_that_missed_its_window_is_tried_again():
 
 
 def test_a_missed_execution_whose_requests_are_late_by_then_is_refused():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     (first,) = harness.arrive("a", 0.0)
     (reject,) = harness.core.handle(ExecutionMissed(first.execution), now=SLO - 0.005)
     assert (reject.request, reject.reason) == (1, Reason.DEADLINE)
 
 
 def test_a_load_that_failed_gives_its_pages_back_and_is_tried_again():
-    harness = ClockworkHarness()
-    harness.device(pages=2)
+    harness = with_device(pages=2)
     (load,) = harness.arrive("a", 0.0)
     assert harness.core.handle(LoadEnded(load.load, False), now=0.01) == []
     assert harness.demands().free == 2
@@ -367,8 +343,7 @@ def test_a_load_that_failed_gives_its_pages_back_and_is_tried_again():
 
 
 def test_each_failure_of_a_load_doubles_the_pause_and_a_missed_one_is_none():
-    harness = ClockworkHarness()
-    harness.device()
+    harness = with_device()
     (load,) = harness.arrive("a", 0.0)
     (again,) = harness.core.handle(LoadEnded(load.load, False, None, True), now=0.01)
     for now, pause in ((0.01, 0.1), (0.2, 0.2), (0.5, 0.4)):
@@ -380,8 +355,7 @@ def test_each_failure_of_a_load_doubles_the_pause_and_a_missed_one_is_none():
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_device_to_others():
-    harness = ClockworkHarness()
-    harness.device()
+    harness = with_device()
     (load,) = harness.arrive("a", 0.0)
     harness.core.handle(LoadEnded(load.load, False), now=0.01)
     (other,) = harness.arrive("b", 0.02)
@@ -435,8 +409,7 @@ def test_what_waits_runs_on_a_device_that_is_back_with_its_model():
 
 
 def test_a_cancelled_request_is_in_no_batch():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     harness.arrive("a", 0.0)
     for i in range(3):
         harness.arrive("a", 0.001 + i / 1e6)
@@ -445,8 +418,7 @@ def test_a_cancelled_request_is_in_no_batch():
 
 
 def test_batch_requests_run_when_no_interactive_one_is_more_urgent():
-    harness = ClockworkHarness()
-    harness.device(loaded="ab")
+    harness = with_device(loaded="ab")
     harness.arrive("b", 0.0)
     harness.arrive("a", 0.001, slo=60.0, priority=Priority.LOW)
     harness.arrive("b", 0.002)
@@ -464,8 +436,7 @@ def measure(harness, durations, now=1.0):
 
 
 def test_the_largest_of_the_last_ten_measurements_predicts_the_next():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     assert measure(harness, [0.015]) == 0.015
     assert measure(harness, [0.012] * 9, 2.0) == 0.015
     assert measure(harness, [0.012], 11.0) == 0.012
@@ -473,15 +444,13 @@ def test_the_largest_of_the_last_ten_measurements_predicts_the_next():
 
 
 def test_an_accident_is_no_measurement_but_five_of_ten_are():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     assert measure(harness, [0.030] * 4) == 0.010
     assert measure(harness, [0.030], 5.0) == 0.030
 
 
 def test_a_batch_size_that_is_not_run_follows_one_that_is():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     demands = harness.demands()
     for i in range(5):  # pairs take three times as long as they were said to: accidents, perhaps
         demands.begin(100 + i, "a", 2, 0.4)
@@ -494,8 +463,7 @@ def test_a_batch_size_that_is_not_run_follows_one_that_is():
 
 
 def test_a_prediction_that_refuses_everything_is_forgotten_after_a_while():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     measure(harness, [2.0] * 5)  # slower than any deadline, by accidents or for a time
     assert isinstance(harness.arrive("a", 6.0)[0], Reject)
     assert isinstance(harness.arrive("a", 15.0)[0], Reject)
@@ -504,8 +472,7 @@ def test_a_prediction_that_refuses_everything_is_forgotten_after_a_while():
 
 
 def test_latency_is_kept_free_on_both_ways():
-    harness = ClockworkHarness(latency=0.1)
-    harness.device(loaded="a")
+    harness = with_device(latency=0.1, loaded="a")
     (execute,) = harness.arrive("a", 0.0, slo=0.5)
     assert execute.window[1] == pytest.approx(0.5 - 0.010 - 0.1)
     assert isinstance(harness.arrive("b", 0.0, slo=0.209)[0], Reject)

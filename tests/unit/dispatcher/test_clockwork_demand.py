@@ -16,7 +16,7 @@ from roma.domain.events import (
     UnloadModel,
 )
 from roma.domain.model import Priority
-from tests.support.clockwork import LOAD, RUNS, SLO, ClockworkHarness, batch, executes
+from tests.support.clockwork import LOAD, RUNS, SLO, ClockworkHarness, batch, executes, with_device
 
 TIGHT = LOAD + RUNS[1] + 0.005
 """An SLO that a LOAD and a batch of one keep, and little more."""
@@ -40,8 +40,7 @@ def is_loaded_on(commands):
 
 
 def test_nobody_is_woken_for_a_device_that_has_nothing_more_to_do():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     harness.arrive("a", 0.0)
     assert harness.core.next_wakeup() is None
     harness.arrive("a", 0.001)
@@ -49,8 +48,7 @@ def test_nobody_is_woken_for_a_device_that_has_nothing_more_to_do():
 
 
 def test_nor_for_a_request_that_has_left():
-    harness = ClockworkHarness()
-    harness.device(loaded="a")
+    harness = with_device(loaded="a")
     harness.arrive("a", 0.0)
     harness.arrive("a", 0.001, priority=Priority.LOW)
     _, commands = harness.wake()
@@ -59,8 +57,7 @@ def test_nor_for_a_request_that_has_left():
 
 
 def test_who_comes_behind_requests_that_are_too_late_for_a_device_is_served_by_it():
-    harness = ClockworkHarness()
-    harness.device(loaded="ab")
+    harness = with_device(loaded="ab")
     harness.arrive("b", 0.0)
     for _ in range(16):
         harness.arrive("b", 0.001)
@@ -75,8 +72,7 @@ def test_who_comes_behind_requests_that_are_too_late_for_a_device_is_served_by_i
 
 
 def test_a_load_that_failed_leaves_no_hope_for_whom_another_would_be_too_late():
-    harness = ClockworkHarness()
-    harness.device()
+    harness = with_device()
     (load,) = harness.arrive("a", 0.0, slo=0.05)
     assert harness.core.next_wakeup() == pytest.approx(0.05 - RUNS[1])
     commands = harness.core.handle(LoadEnded(load.load, False), now=0.03)
@@ -154,8 +150,7 @@ def test_what_a_device_holds_that_shuts_down_is_loaded_elsewhere():
 
 
 def test_a_device_that_shuts_down_learns_of_its_last_load():
-    harness = ClockworkHarness()
-    harness.device()
+    harness = with_device()
     (load,) = harness.arrive("a", 0.0)
     harness.core.handle(ExecutorSuspected("gpu"), now=0.001)
     assert harness.loaded(load.load, 0.020) == []
@@ -171,8 +166,7 @@ def test_a_device_that_is_probed_loads_beside_the_probe():
 
 
 def test_a_load_that_is_late_wakes_nobody_again_and_again_for_one_that_may_be_retried():
-    harness = ClockworkHarness()
-    harness.device()
+    harness = with_device()
     (failed,) = harness.arrive("a", 0.0, slo=5.0)
     harness.core.handle(LoadEnded(failed.load, False), now=0.020)
     assert is_loaded_on(harness.arrive("b", 0.090, slo=5.0)) == ["gpu"]  # until 0.110
@@ -225,8 +219,7 @@ def test_who_holds_a_model_while_another_becomes_slower_is_compared_with_all():
 
 
 def test_requests_that_left_leave_no_demand_behind():
-    harness = ClockworkHarness()
-    harness.device(loaded="ab")
+    harness = with_device(loaded="ab")
     harness.arrive("b", 0.0)
     harness.arrive("a", 0.001, priority=Priority.LOW)
     harness.core.handle(RequestCancelled(2), now=0.002)
@@ -239,8 +232,7 @@ def test_requests_that_left_leave_no_demand_behind():
 
 
 def test_nor_do_those_that_would_have_been_refused():
-    harness = ClockworkHarness()
-    harness.device(loaded="ab")
+    harness = with_device(loaded="ab")
     harness.arrive("b", 0.0)
     for _ in range(16):
         harness.arrive("b", 0.001)

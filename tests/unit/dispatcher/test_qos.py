@@ -32,7 +32,7 @@ from roma.domain.events import (
     Woken,
 )
 from roma.domain.variants import RequestOptions
-from tests.support.variants import FULL, RUNS, VariantsHarness, busy, executes
+from tests.support.variants import FULL, RUNS, VariantsHarness, busy, executes, with_device
 
 # What an answer is worth (eq. 1)
 
@@ -59,8 +59,7 @@ def test_value_is_from_0_to_1_and_never_grows(name, soft, more, ended, later):
 
 
 def test_quality_of_an_answer_is_accuracy_times_value():
-    harness = VariantsHarness(Fixed)
-    harness.device()
+    harness = with_device(Fixed)
     (first,) = harness.arrive(0.0, RequestOptions(soft=0.5, variant="tiny"))
     harness.end(first.execution, 1.25)  # half of the time from soft to hard deadline has passed
     queue = harness.core.queues["yolo"]
@@ -199,8 +198,7 @@ def test_the_rate_is_of_the_window_and_of_a_second_at_least():
 
 
 def test_a_pinned_variant_and_a_least_accuracy_are_kept():
-    harness = VariantsHarness(Fixed)
-    harness.device()
+    harness = with_device(Fixed)
     (first,) = harness.arrive(0.0)
     harness.arrive(0.1, RequestOptions(variant="tiny"))
     harness.arrive(0.2, RequestOptions(accuracy=0.9))
@@ -211,8 +209,7 @@ def test_a_pinned_variant_and_a_least_accuracy_are_kept():
 
 
 def test_requests_that_allow_a_variant_share_its_batch_in_order_of_deadline():
-    harness = VariantsHarness(Fixed)
-    harness.device()
+    harness = with_device(Fixed)
     (first,) = harness.arrive(0.0)
     harness.arrive(0.1)
     harness.arrive(0.1, RequestOptions(variant="full", soft=0.5))
@@ -222,8 +219,7 @@ def test_requests_that_allow_a_variant_share_its_batch_in_order_of_deadline():
 
 
 def test_the_earliest_soft_deadline_goes_first():
-    harness = VariantsHarness(Fixed)
-    harness.device()
+    harness = with_device(Fixed)
     (first,) = harness.arrive(0.0)
     harness.arrive(0.1, RequestOptions(soft=1.5))
     harness.arrive(0.2, RequestOptions(soft=0.5))
@@ -232,8 +228,7 @@ def test_the_earliest_soft_deadline_goes_first():
 
 
 def test_who_waits_for_a_variant_that_no_device_has_is_forgotten():
-    harness = VariantsHarness(Fixed)
-    harness.device(pages=1, loaded=("full",))
+    harness = with_device(Fixed, pages=1, loaded=("full",))
     for i in range(200):
         harness.core.handle(Woken(), now=i * 0.1)
         harness.arrive(i * 0.1, RequestOptions(variant="tiny"), hard=0.5)
@@ -243,16 +238,14 @@ def test_who_waits_for_a_variant_that_no_device_has_is_forgotten():
 
 @pytest.mark.parametrize("loaded", [("full", "tiny"), ("tiny",)])
 def test_qos_opt_lets_nobody_wait_for_the_small_variant(loaded):
-    harness = VariantsHarness(QosOpt)
-    harness.device(loaded=loaded, pages=len(loaded))
+    harness = with_device(QosOpt, loaded=loaded, pages=len(loaded))
     terms = RequestOptions(variant="tiny") if "full" in loaded else None
     assert [c.variant for c in harness.arrive(0.0, terms)] == ["tiny"]
 
 
 def test_qos_opt_gives_up_nobody_where_nobody_is_behind():
     # Late requests that only the small one may serve; the many behind them are not for it.
-    harness = VariantsHarness(QosOpt, any_batch=True)
-    harness.device(loaded=("tiny",), pages=1)
+    harness = with_device(QosOpt, any_batch=True, loaded=("tiny",), pages=1)
     (first,) = harness.arrive(0.0)
     for _ in range(3):
         harness.arrive(0.01, RequestOptions(variant="tiny", soft=0.02))
@@ -268,8 +261,7 @@ def test_qos_opt_gives_up_nobody_where_nobody_is_behind():
 
 @pytest.mark.parametrize("policy", [Fixed, Qos, QosOpt])
 def test_a_request_whose_hard_deadline_passes_in_the_queue_is_refused(policy):
-    harness = VariantsHarness(policy)
-    harness.device()
+    harness = with_device(policy)
     (first,) = harness.arrive(0.0)
     harness.arrive(0.0, hard=0.5)
     (reject,) = [c for c in harness.core.handle(Woken(), now=0.5) if isinstance(c, Reject)]
@@ -281,8 +273,7 @@ def test_a_request_whose_hard_deadline_passes_in_the_queue_is_refused(policy):
 
 @pytest.mark.parametrize("policy", [Fixed, Qos, QosOpt])
 def test_a_device_that_was_slow_for_a_while_serves_again(policy):
-    harness = VariantsHarness(policy, variants=(FULL,))
-    harness.device()
+    harness = with_device(policy, variants=(FULL,))
     now, slow = 0.0, 3.0  # the hard deadline is 2 s
     for _ in range(2):
         (chosen,) = harness.arrive(now)
@@ -300,8 +291,7 @@ def test_a_device_that_was_slow_for_a_while_serves_again(policy):
 
 @pytest.mark.parametrize("policy", [Fixed, Qos, QosOpt])
 def test_a_cancelled_request_is_in_no_batch(policy):
-    harness = VariantsHarness(policy)
-    harness.device()
+    harness = with_device(policy)
     (first,) = harness.arrive(0.0)
     harness.arrive(0.0)
     harness.arrive(0.0)
@@ -311,8 +301,7 @@ def test_a_cancelled_request_is_in_no_batch(policy):
 
 
 def test_a_device_is_given_nothing_until_it_is_free():
-    harness = VariantsHarness(Fixed)
-    harness.device()
+    harness = with_device(Fixed)
     assert harness.arrive(0.0)
     assert not harness.arrive(0.06)
     assert not executes(harness.core.handle(Woken(), now=0.068))
@@ -345,8 +334,7 @@ def test_a_load_that_failed_is_tried_again_later():
 
 @pytest.mark.parametrize("policy", [Fixed, Qos, QosOpt])
 def test_a_device_that_is_lost_and_back_serves_again(policy):
-    harness = VariantsHarness(policy)
-    harness.device()
+    harness = with_device(policy)
     harness.arrive(0.0)
     harness.core.handle(ExecutorLost("gpu"), now=0.01)
     harness.device(now=0.02)
@@ -357,8 +345,7 @@ def test_a_device_that_is_lost_and_back_serves_again(policy):
 
 
 def test_qos_opt_answers_a_lonely_request_at_once_and_accurately():
-    harness = VariantsHarness(QosOpt)
-    harness.device()
+    harness = with_device(QosOpt)
     (chosen,) = harness.arrive(0.0)
     assert chosen.variant == "full"
 
@@ -385,8 +372,7 @@ def test_qos_opt_never_waits_so_long_that_a_request_is_late():
 
 
 def test_qos_opt_refuses_the_oldest_of_a_hopeless_backlog():
-    harness = VariantsHarness(QosOpt)
-    harness.device()
+    harness = with_device(QosOpt)
     (first,) = harness.arrive(0.0)
     for i in range(900):
         harness.arrive(0.05 + i * 0.002)
@@ -400,8 +386,7 @@ def test_qos_opt_refuses_the_oldest_of_a_hopeless_backlog():
 
 
 def test_qos_opt_refuses_nobody_who_can_still_be_in_time():
-    harness = VariantsHarness(QosOpt)
-    harness.device()
+    harness = with_device(QosOpt)
     (first,) = harness.arrive(0.0)
     for i in range(900):
         harness.arrive(0.05 + i * 0.0001)
