@@ -3,7 +3,13 @@ import pytest
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
 from roma.config.scheduling import SchedulingConfig
-from roma.domain.events import ExecutorAdded, ExecutorReady, RequestArrived
+from roma.domain.events import (
+    ExecutionEnded,
+    ExecutorAdded,
+    ExecutorReady,
+    RequestArrived,
+    Result,
+)
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
 
 
@@ -44,6 +50,12 @@ class DispatcherHarness:
         limit = self.core.queues[model_name].spec.deadline if deadline is None else deadline
         request = Request(self.next_id, model_name, now, now + limit)
         return self.core.handle(RequestArrived(request), now=now)
+
+    def serve(self, model_name, now, until, result=Result.OK):
+        """Let a request start at once, and end; return the command that started it."""
+        (command,) = self.arrive(model_name, now)
+        self.core.handle(ExecutionEnded(command.execution, result), now=until)
+        return command
 
     def check(self):
         core = self.core

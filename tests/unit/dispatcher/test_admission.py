@@ -28,12 +28,12 @@ def promised(sla):
 
 def measured(harness, sla, services=(0.3,)):
     """Make an executor of one slot that has answered requests of `services` seconds; return the time."""
-    core, now = harness.build(promised(sla)), 0.0
+    harness.build(promised(sla))
     harness.cpu("m@w", "m")
+    now = 0.0
     for seconds in services:
-        (run,) = harness.arrive("m", now)
+        harness.serve("m", now, now + seconds)
         now += seconds
-        core.handle(ExecutionEnded(run.execution, Result.OK), now=now)
     return now
 
 
@@ -117,8 +117,7 @@ def idle(harness, **more):
     """Make an executor with the cores of an idle model: a request takes 0.9 s; return the time."""
     harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
     harness.cpu("m@w", "m", cores=1.0, **more)
-    (run,) = harness.arrive("m", 0.0)
-    harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=0.09)
+    harness.serve("m", 0.0, 0.09)
     harness.core.handle(CoresApplied("m@w", 0.1), now=10.0)
     return 20.0
 
@@ -349,9 +348,8 @@ def test_what_counts_for_the_promise_is_one_sum(harness):
     harness.arrive("m", now)
     (second,) = harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=now + 1.2)  # late
     harness.core.handle(ExecutionEnded(second.execution, Result.ERROR), now=now + 1.3)
-    (run,) = harness.arrive("m", now + 2)
-    harness.core.handle(ExecutionEnded(run.execution, Result.INVALID), now=now + 2.1)
-    (run,) = harness.arrive("m", now + 3)
+    harness.serve("m", now + 2, now + 2.1, Result.INVALID)
+    harness.arrive("m", now + 3)
     harness.core.handle(RequestCancelled(harness.next_id), now=now + 3.1)  # in time: in neither sum
     (report,) = reports.reply(harness.core, "", now + 5).models
     assert (report.broken, report.ended) == (2, 3)  # the one that `measured` had was in time

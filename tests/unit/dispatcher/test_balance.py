@@ -162,8 +162,7 @@ def test_a_replica_that_was_slow_for_a_while_is_tried_again(harness):
     core = harness.build(model("m"), gpu="gpu_savings_first", cpu="balance", spill=0.2)
     harness.gpu()
     harness.cpu("m@w", "m")
-    (on_gpu,) = harness.arrive("m", 0.0)
-    core.handle(ExecutionEnded(on_gpu.execution, Result.OK), now=0.3)
+    harness.serve("m", 0.0, 0.3)  # by the GPU
 
     def spill(now):
         """Let two requests come at once; return what runs beside the GPU once the second is due."""

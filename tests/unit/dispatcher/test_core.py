@@ -91,14 +91,10 @@ def test_one_request_in_flight_per_gpu_not_per_device_type(harness):
 
 
 def test_replicas_of_a_model_take_turns(harness):
-    core = harness.build("m")
+    harness.build("m")
     for name in ("m@a", "m@b", "m@c"):
         harness.cpu(name, "m")
-    used = []
-    for i in range(6):
-        (command,) = harness.arrive("m", float(i))
-        used.append(command.executor)
-        core.handle(ExecutionEnded(command.execution, Result.OK), now=i + 0.5)
+    used = [harness.serve("m", float(i), i + 0.5).executor for i in range(6)]
     assert used == ["m@a", "m@b", "m@c", "m@a", "m@b", "m@c"]
 
 
@@ -136,14 +132,10 @@ def test_the_queue_is_bounded_by_predicted_wait(harness):
 
 
 def test_a_wrong_prediction_never_blocks_a_request_that_could_start_at_once(harness):
-    core = harness.build(spec(deadline=1.0))
+    harness.build(spec(deadline=1.0))
     harness.cpu("m@w", "m")
-    now = 0.0
-    for _ in range(5):  # every execution takes ten deadlines
-        (command,) = harness.arrive("m", now)
-        assert isinstance(command, Execute)
-        now += 10.0
-        core.handle(ExecutionEnded(command.execution, Result.OK), now=now)
+    for i in range(5):  # every execution takes ten deadlines
+        assert isinstance(harness.serve("m", 10.0 * i, 10.0 * (i + 1)), Execute)
 
 
 # Deadlines
@@ -165,8 +157,7 @@ def test_a_waiting_request_is_rejected_at_its_deadline_not_served_late(harness):
 def test_age_plus_predicted_service_beyond_the_deadline_is_rejected_in_favour_of_the_next(harness):
     core = harness.build(spec(deadline=1.0))
     harness.cpu("m@w", "m")
-    (first,) = harness.arrive("m", 0.0)
-    core.handle(ExecutionEnded(first.execution, Result.OK), now=0.4)
+    harness.serve("m", 0.0, 0.4)
     harness.arrive("m", 1.0)  # 2 runs, and takes 0.7 s
     harness.arrive("m", 1.0)  # 3 waits
     harness.arrive("m", 1.4)  # 4 waits
@@ -181,8 +172,7 @@ def test_age_plus_predicted_service_beyond_the_deadline_is_rejected_in_favour_of
 def test_a_prediction_scales_with_the_cores_of_now(harness):
     core = harness.build(spec(deadline=10.0))
     harness.cpu("m@w", "m", cores=1.0)
-    (first,) = harness.arrive("m", 0.0)
-    core.handle(ExecutionEnded(first.execution, Result.OK), now=0.4)
+    harness.serve("m", 0.0, 0.4)
     assert core.executors["m@w"].expected("m") == pytest.approx(0.4)
     core.handle(CoresApplied("m@w", 0.5), now=1.0)
     assert core.executors["m@w"].expected("m") == pytest.approx(0.8)
@@ -203,8 +193,7 @@ def test_a_cancelled_request_leaves_the_queue(harness):
 def test_a_cancelled_request_keeps_its_slot_until_its_executable_has_ended_it(harness):
     core = harness.build("m")
     harness.cpu("m@w", "m")
-    harness.arrive("m", 0.0)
-    core.handle(ExecutionEnded(1, Result.OK), now=0.5)  # so long does one take
+    harness.serve("m", 0.0, 0.5)  # so long does one take
     harness.arrive("m", 1.0)
     harness.arrive("m", 1.1)
     assert core.handle(RequestCancelled(2), now=1.2) == []
@@ -286,8 +275,7 @@ def test_what_nobody_waits_for_is_lost_with_its_executor(harness):
 def test_cancelling_what_has_ended_changes_nothing(harness):
     core = harness.build("m")
     harness.cpu("m@w", "m")
-    harness.arrive("m", 0.0)
-    core.handle(ExecutionEnded(1, Result.OK), now=0.1)
+    harness.serve("m", 0.0, 0.1)
     assert core.handle(RequestCancelled(1), now=0.2) == []
     assert core.queues["m"].cancelled == 0
 
@@ -461,14 +449,10 @@ def test_only_a_share_of_the_requests_runs_a_second_time(harness):
             core.handle(ExecutionEnded(commands[0].execution, Result.OK), now=now)
         return bool(commands)
 
-    def answered(now):
-        (first,) = harness.arrive("m", now)
-        core.handle(ExecutionEnded(first.execution, Result.OK), now=now)
-
     # What is saved up, and a tenth of those that come.
     assert [runs_again(float(i)) for i in range(12)] == [True] * 11 + [False]
     for i in range(10):
-        answered(20.0 + i)
+        harness.serve("m", 20.0 + i, 20.0 + i)
     assert [runs_again(40.0 + i) for i in range(3)] == [True, False, False]
 
 
@@ -491,8 +475,7 @@ def test_failed_and_invalid_answers_are_no_fast_responses(harness):
     core = harness.build("m")
     harness.cpu("m@w", "m")
     for i, result in enumerate((Result.ERROR, Result.INVALID)):
-        (command,) = harness.arrive("m", float(i))
-        core.handle(ExecutionEnded(command.execution, result), now=i + 0.001)
+        harness.serve("m", float(i), i + 0.001, result)
     queue = core.queues["m"]
     assert (queue.failed, queue.invalid, queue.response.mean(1.1)) == (1, 1, None)
     assert core.executors["m@w"].expected("m") is None
@@ -589,8 +572,7 @@ def test_work_is_what_was_granted_while_it_ran(harness):
 def test_a_part_of_the_slots_makes_no_request_slower(harness):
     core = harness.build("m")
     harness.cpu("m@w", "m", cores=4)
-    harness.arrive("m", 0.0)
-    core.handle(ExecutionEnded(1, Result.OK), now=0.1)
+    harness.serve("m", 0.0, 0.1)
     executor = core.executors["m@w"]
     assert (executor.limit, executor.expected("m")) == (4, pytest.approx(0.1))
     core.handle(CoresApplied("m@w", 4.0, 0.05), now=0.2)

@@ -85,8 +85,7 @@ def test_what_is_within_the_promise_and_what_is_late_are_all_that_was_answered(h
     now = 0.0
     for took in (0.1, promise, 0.30001, 5.0):
         now = round(now + 1)
-        execution = started(harness.arrive("a", now))
-        core.handle(ExecutionEnded(execution, Result.OK), now=now + took)
+        harness.serve("a", now, now + took)
         now += took
     queue = core.queues["a"]
     within = values(core)["roma_request_duration_seconds_bucket", "a", "gpu", "0.3"]
@@ -97,7 +96,7 @@ def test_only_an_answer_that_took_the_input_says_how_fast_a_model_is(harness):
     core = harness.build(model("a"))
     harness.cpu("a@w", "a")
     for result in (Result.INVALID, Result.ERROR, Result.OK):
-        core.handle(ExecutionEnded(started(harness.arrive("a", 0.0)), result), now=0.0)
+        harness.serve("a", 0.0, 0.0, result)
     execution = started(harness.arrive("a", 0.0))
     core.handle(RequestCancelled(harness.next_id), now=0.0)
     core.handle(ExecutionEnded(execution, Result.OK), now=0.0)
@@ -148,7 +147,7 @@ def test_a_model_that_goes_takes_its_series_along_and_starts_from_zero_if_it_com
     core = harness.build(model("a"), model("b"))
     for name in "ab":
         harness.cpu(f"{name}@w", name)
-        core.handle(ExecutionEnded(started(harness.arrive(name, 0.0)), Result.OK), now=0.0)
+        harness.serve(name, 0.0, 0.0)
     core.handle(ModelRemoved("a"), now=1.0)
     found = values(core, 1.0)
     assert {"a", "a@w"} & {label for _, *labels in found for label in labels} == set()
@@ -163,6 +162,6 @@ def test_a_model_that_goes_takes_its_series_along_and_starts_from_zero_if_it_com
 def test_what_a_removed_executable_answered_is_still_told(harness):
     core = harness.build(model("a"))
     harness.cpu("a@w", "a")
-    core.handle(ExecutionEnded(started(harness.arrive("a", 0.0)), Result.OK), now=0.0)
+    harness.serve("a", 0.0, 0.0)
     core.handle(ExecutorRemoved("a@w"), now=1.0)
     assert values(core)["roma_request_duration_seconds_count", "a", "cpu"] == 1

@@ -39,12 +39,7 @@ def fail(harness, times, now=0.0, executor="bad"):
 
 def targets(harness, count, now):
     """Return where the next requests run, one after the other."""
-    found = []
-    for _ in range(count):
-        (command,) = harness.arrive("m", now)
-        found.append(command.executor)
-        harness.core.handle(ExecutionEnded(command.execution, Result.OK), now=now)
-    return found
+    return [harness.serve("m", now, now).executor for _ in range(count)]
 
 
 def test_errors_in_a_row_eject_and_fewer_do_not(harness, pair):
@@ -153,9 +148,7 @@ def test_an_ejected_gpu_holds_no_request_back(harness, cpu):
     harness.gpu()
     harness.cpu("m@w", "m")
     for _ in range(ERRORS):
-        (command,) = harness.arrive("m", 0.0)
-        assert command.executor == "gpu"
-        core.handle(ExecutionEnded(command.execution, Result.ERROR), now=0.0)
+        assert harness.serve("m", 0.0, 0.0, Result.ERROR).executor == "gpu"
     (first,) = harness.arrive("m", 0.01)
     assert first.executor == "m@w"
     for now in (0.02, 0.03):

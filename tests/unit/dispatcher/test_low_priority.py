@@ -59,10 +59,9 @@ def test_interactive_requests_go_first_however_late_they_come(harness):
 
 
 def test_a_slot_stays_free_while_interactive_requests_come(harness):
-    core = harness.build(ModelSpec("m", Sla(0.5), 100.0))
+    harness.build(ModelSpec("m", Sla(0.5), 100.0))
     harness.cpu("m@w", "m", cores=2)
-    harness.arrive("m", 0.0)
-    core.handle(ExecutionEnded(1, Result.OK), now=0.3)  # two of these do not fit into 0.5 s
+    harness.serve("m", 0.0, 0.3)  # two of these do not fit into 0.5 s
     assert len(batch(harness, "m", 0.4)) == 1
     assert batch(harness, "m", 0.4) == []  # the second slot is for whoever comes next
     assert harness.arrive("m", 0.5) == [Execute(3, "m@w", "m", (4,))]
@@ -71,8 +70,7 @@ def test_a_slot_stays_free_while_interactive_requests_come(harness):
 def test_a_model_that_hardly_keeps_its_promise_takes_no_batch_until_it_does(harness):
     core = harness.build(ModelSpec("m", Sla(1.0), 100.0))
     harness.cpu("m@w", "m", cores=4)
-    harness.arrive("m", 0.0)
-    core.handle(ExecutionEnded(1, Result.OK), now=0.9)
+    harness.serve("m", 0.0, 0.9)
     assert batch(harness, "m", 1.0) == []
     assert core.next_wakeup() == 1.0 + RECHECK_INTERVAL
     assert core.handle(Woken(), now=1.5) == []

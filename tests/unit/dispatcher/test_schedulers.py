@@ -64,8 +64,7 @@ def test_roma_aims_at_the_set_point_not_at_the_sla(harness):
 def test_roma_expects_each_request_to_wait_for_those_before_it(harness):
     core = harness.build(spec("long"), spec("short"), beta=1.0)
     harness.gpu()
-    (first,) = harness.arrive("long", 0.0)
-    core.handle(ExecutionEnded(first.execution, Result.OK), now=0.5)  # P_G(long) = 0.5
+    harness.serve("long", 0.0, 0.5)  # P_G(long) = 0.5
     harness.arrive("long", 1.0)  # runs
     for now in (1.0, 1.1, 1.2):
         harness.arrive("long", now)
@@ -79,10 +78,8 @@ def test_roma_weighs_measured_against_expected_response_times_with_beta(harness)
         harness.__init__()
         core = harness.build(spec("warm"), spec("slow"), spec("old"), beta=beta, window=100.0)
         harness.gpu()
-        (c,) = harness.arrive("slow", 0.0)
-        core.handle(ExecutionEnded(c.execution, Result.OK), now=5.0)  # R(slow) = 5
-        (c,) = harness.arrive("old", 5.0)
-        core.handle(ExecutionEnded(c.execution, Result.OK), now=5.1)  # R(old) = 0.1
+        harness.serve("slow", 0.0, 5.0)  # R(slow) = 5
+        harness.serve("old", 5.0, 5.1)  # R(old) = 0.1
         harness.arrive("warm", 6.0)
         harness.arrive("old", 6.1)
         harness.arrive("slow", 6.9)
@@ -95,8 +92,7 @@ def test_roma_weighs_measured_against_expected_response_times_with_beta(harness)
 def test_roma_forgets_response_times_that_left_the_window(harness):
     core = harness.build(spec("warm"), spec("was_slow"), spec("waits"), beta=0.5, window=1.0)
     harness.gpu()
-    (c,) = harness.arrive("was_slow", 0.0)
-    core.handle(ExecutionEnded(c.execution, Result.OK), now=5.0)
+    harness.serve("was_slow", 0.0, 5.0)
     harness.arrive("warm", 10.0)
     harness.arrive("waits", 10.1)
     harness.arrive("was_slow", 10.2)
@@ -145,8 +141,7 @@ def profiled(harness, spill):
     """Return a core that knows m takes 0.1 s on the GPU; the GPU is busy since 1.0."""
     core = harness.build(spec("m"), spill=spill)
     harness.gpu()
-    (c,) = harness.arrive("m", 0.0)
-    core.handle(ExecutionEnded(c.execution, Result.OK), now=0.1)
+    harness.serve("m", 0.0, 0.1)
     harness.cpu("m@w", "m")
     (running,) = harness.arrive("m", 1.0)
     assert running.executor == "gpu"
@@ -185,8 +180,7 @@ def test_spill_ends_with_the_gpu(harness):
 def test_spill_never_uses_a_container_too_small_to_meet_the_set_point(harness):
     core = harness.build(spec("m"), spill=0.3)
     harness.cpu("m@w", "m", cores=0.2)
-    (c,) = harness.arrive("m", 0.0)
-    core.handle(ExecutionEnded(c.execution, Result.OK), now=2.0)  # 2 s alone: above the SLA of 1 s
+    harness.serve("m", 0.0, 2.0)  # 2 s alone: above the SLA of 1 s
     harness.gpu()
     (running,) = harness.arrive("m", 3.0)
     assert running.executor == "gpu"
@@ -203,8 +197,7 @@ def test_a_gpu_that_is_down_costs_no_memory(harness, policy):
     core.handle(ExecutorLost("gpu"), now=0.0)
     harness.cpu("m@w", "m")
     for i in range(500):
-        (c,) = harness.arrive("m", 1.0 + i)
-        core.handle(ExecutionEnded(c.execution, Result.OK), now=1.5 + i)
+        harness.serve("m", 1.0 + i, 1.5 + i)
     assert len(core.policies.by_device[Device.GPU]._heap) < 50
 
 
@@ -221,9 +214,7 @@ def measured(harness, *times, spill=0.3, **options):
     core = harness.build(*models, gpu="gpu_savings_first", cpu="balance", spill=spill, **options)
     harness.gpu()
     for i, time in enumerate(times):
-        (c,) = harness.arrive(f"m{i}", 0.0)
-        assert c.executor == "gpu"
-        core.handle(ExecutionEnded(c.execution, Result.OK), now=time)
+        assert harness.serve(f"m{i}", 0.0, time).executor == "gpu"
         core.handle(Woken(), now=1.0)
     return core
 
@@ -259,8 +250,7 @@ def test_advantage_does_not_waste_a_gpu_on_a_head_that_is_late_anyway(harness):
 def test_a_model_no_gpu_has_run_is_tried_first(harness):
     core = harness.build(promised("known"), promised("new"), gpu="gpu_savings_first", cpu="balance")
     harness.gpu()
-    (c,) = harness.arrive("known", 0.0)
-    core.handle(ExecutionEnded(c.execution, Result.OK), now=0.1)
+    harness.serve("known", 0.0, 0.1)
     (busy,) = harness.arrive("known", 1.0)
     harness.arrive("known", 1.0)
     harness.arrive("new", 1.05)
