@@ -40,6 +40,12 @@ class DispatcherHarness:
         self.core.handle(ExecutorAdded(spec), now=now)
         return self.core.handle(ExecutorReady(name), now=now)
 
+    def on_cpu(self, model="m", **executor):
+        """Make a core with one model, `m`, on one executable, `m@w`."""
+        self.build(model)
+        self.cpu("m@w", "m", **executor)
+        return self.core
+
     def gpu(self, name="gpu", now=0.0):
         spec = ExecutorSpec(name, Device.GPU, tuple(self.core.queues))
         self.core.handle(ExecutorAdded(spec), now=now)

@@ -28,8 +28,7 @@ def promised(sla):
 
 def measured(harness, sla, services=(0.3,)):
     """Make an executor of one slot that has answered requests of `services` seconds; return the time."""
-    harness.build(promised(sla))
-    harness.cpu("m@w", "m")
+    harness.on_cpu(promised(sla))
     now = 0.0
     for seconds in services:
         harness.serve("m", now, now + seconds)
@@ -113,10 +112,15 @@ REACTION = 0.2
 """Seconds in which cores follow a load."""
 
 
+def following(harness, **executor):
+    """Make an executor whose cores follow the load."""
+    harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
+    harness.cpu("m@w", "m", **executor)
+
+
 def idle(harness, **more):
     """Make an executor with the cores of an idle model: a request takes 0.9 s; return the time."""
-    harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
-    harness.cpu("m@w", "m", cores=1.0, **more)
+    following(harness, cores=1.0, **more)
     harness.serve("m", 0.0, 0.09)
     harness.core.handle(CoresApplied("m@w", 0.1), now=10.0)
     return 20.0
@@ -194,8 +198,7 @@ def test_a_queue_for_which_the_cores_are_still_too_few_asks_again(harness):
 
 
 def test_requests_that_ran_on_what_a_quota_had_left_do_not_hide_the_cost_of_a_queue(harness):
-    harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
-    harness.cpu("m@w", "m", cores=0.1, most_cores=4.0)
+    following(harness, cores=0.1, most_cores=4.0)
     _, run = harness.arrive("m", 0.0)
     harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=0.09)  # at full speed
     harness.core.handle(CoresApplied("m@w", 0.1, cost=0.09), now=0.2)
@@ -216,8 +219,7 @@ def test_what_the_cores_to_come_could_do_in_time_is_not_dropped(harness, after, 
 
 
 def test_the_first_request_of_a_model_of_unknown_cost_asks_for_cores(harness):
-    harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
-    harness.cpu("m@w", "m", cores=0.1, most_cores=4.0)
+    following(harness, cores=0.1, most_cores=4.0)
     asked, run = harness.arrive("m", 20.0)
     assert asked == CoresNeeded("m")
     harness.core.handle(ExecutionEnded(run.execution, Result.OK), now=20.1)
@@ -225,8 +227,7 @@ def test_the_first_request_of_a_model_of_unknown_cost_asks_for_cores(harness):
 
 
 def test_it_asks_for_none_if_it_has_all_that_a_request_can_use(harness):
-    harness.build(promised(Sla.within(1.0, 0.02)), reaction=REACTION)
-    harness.cpu("m@w", "m", cores=1.0, most_cores=4.0)
+    following(harness, cores=1.0, most_cores=4.0)
     assert kinds(harness.arrive("m", 20.0)) == [Execute]
 
 

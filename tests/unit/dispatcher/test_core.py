@@ -39,8 +39,7 @@ def spec(name="m", **changes):
 
 
 def test_a_request_runs_at_once_on_an_idle_executor(harness):
-    harness.build("m")
-    harness.cpu("m@w", "m")
+    harness.on_cpu()
     assert harness.arrive("m", 1.0) == [Execute(1, "m@w", "m", (1,))]
     assert harness.core.handle(ExecutionEnded(1, Result.OK), now=1.5) == []
     queue = harness.core.queues["m"]
@@ -48,8 +47,7 @@ def test_a_request_runs_at_once_on_an_idle_executor(harness):
 
 
 def test_requests_of_a_model_run_in_order_of_arrival_within_the_in_flight_limit(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m", cores=2.0)
+    core = harness.on_cpu(cores=2.0)
     assert harness.arrive("m", 0.0) == [Execute(1, "m@w", "m", (1,))]
     assert harness.arrive("m", 0.1) == [Execute(2, "m@w", "m", (2,))]
     assert harness.arrive("m", 0.2) == []
@@ -63,14 +61,12 @@ def test_requests_of_a_model_run_in_order_of_arrival_within_the_in_flight_limit(
     [(0.2, 1, 1), (1.0, 1, 1), (1.1, 1, 2), (4.0, 1, 4), (4.0, 4, 1), (4.1, 4, 2), (0.1, 8, 1)],
 )
 def test_in_flight_limit_is_cores_per_threads_rounded_up(harness, cores, threads, limit):
-    harness.build("m")
-    harness.cpu("m@w", "m", cores=cores, threads=threads)
+    harness.on_cpu(cores=cores, threads=threads)
     assert harness.core.executors["m@w"].limit == limit
 
 
 def test_applied_cores_move_the_in_flight_limit_at_once(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m", cores=1.0)
+    core = harness.on_cpu(cores=1.0)
     harness.arrive("m", 0.0)
     assert harness.arrive("m", 0.1) == []
     assert core.handle(CoresApplied("m@w", 2.0), now=0.2) == [Execute(2, "m@w", "m", (2,))]
@@ -109,8 +105,7 @@ def test_without_a_ready_executable_a_request_is_rejected(harness):
 
 
 def test_the_queue_is_bounded_by_count(harness):
-    harness.build(spec(max_waiting=2))
-    harness.cpu("m@w", "m")
+    harness.on_cpu(spec(max_waiting=2))
     for i in range(3):
         harness.arrive("m", i / 10)
     (command,) = harness.arrive("m", 0.4)
@@ -119,8 +114,7 @@ def test_the_queue_is_bounded_by_count(harness):
 
 
 def test_the_queue_is_bounded_by_predicted_wait(harness):
-    core = harness.build(spec(deadline=1.0))
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu(spec(deadline=1.0))
     (first,) = harness.arrive("m", 0.0)
     core.handle(ExecutionEnded(first.execution, Result.OK), now=0.4)  # 0.4 s per request
     assert [type(c) for c in harness.arrive("m", 1.0)] == [Execute]
@@ -132,8 +126,7 @@ def test_the_queue_is_bounded_by_predicted_wait(harness):
 
 
 def test_a_wrong_prediction_never_blocks_a_request_that_could_start_at_once(harness):
-    harness.build(spec(deadline=1.0))
-    harness.cpu("m@w", "m")
+    harness.on_cpu(spec(deadline=1.0))
     for i in range(5):  # every execution takes ten deadlines
         assert isinstance(harness.serve("m", 10.0 * i, 10.0 * (i + 1)), Execute)
 
@@ -142,8 +135,7 @@ def test_a_wrong_prediction_never_blocks_a_request_that_could_start_at_once(harn
 
 
 def test_a_waiting_request_is_rejected_at_its_deadline_not_served_late(harness):
-    core = harness.build(spec(deadline=1.0))
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu(spec(deadline=1.0))
     harness.arrive("m", 0.0)
     harness.arrive("m", 0.25)
     assert core.next_wakeup() == 1.25
@@ -155,8 +147,7 @@ def test_a_waiting_request_is_rejected_at_its_deadline_not_served_late(harness):
 
 
 def test_age_plus_predicted_service_beyond_the_deadline_is_rejected_in_favour_of_the_next(harness):
-    core = harness.build(spec(deadline=1.0))
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu(spec(deadline=1.0))
     harness.serve("m", 0.0, 0.4)
     harness.arrive("m", 1.0)  # 2 runs, and takes 0.7 s
     harness.arrive("m", 1.0)  # 3 waits
@@ -170,8 +161,7 @@ def test_age_plus_predicted_service_beyond_the_deadline_is_rejected_in_favour_of
 
 
 def test_a_prediction_scales_with_the_cores_of_now(harness):
-    core = harness.build(spec(deadline=10.0))
-    harness.cpu("m@w", "m", cores=1.0)
+    core = harness.on_cpu(spec(deadline=10.0), cores=1.0)
     harness.serve("m", 0.0, 0.4)
     assert core.executors["m@w"].expected("m") == pytest.approx(0.4)
     core.handle(CoresApplied("m@w", 0.5), now=1.0)
@@ -182,8 +172,7 @@ def test_a_prediction_scales_with_the_cores_of_now(harness):
 
 
 def test_a_cancelled_request_leaves_the_queue(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu()
     for i in range(3):
         harness.arrive("m", i / 10)
     assert core.handle(RequestCancelled(2), now=0.5) == []
@@ -191,8 +180,7 @@ def test_a_cancelled_request_leaves_the_queue(harness):
 
 
 def test_a_cancelled_request_keeps_its_slot_until_its_executable_has_ended_it(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu()
     harness.serve("m", 0.0, 0.5)  # so long does one take
     harness.arrive("m", 1.0)
     harness.arrive("m", 1.1)
@@ -206,8 +194,7 @@ def test_a_cancelled_request_keeps_its_slot_until_its_executable_has_ended_it(ha
 
 
 def test_predictions_learn_from_what_clients_did_not_wait_for(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu()
     for i in range(5):
         (run,) = harness.arrive("m", 10.0 * i)
         core.handle(RequestCancelled(i + 1), now=10.0 * i + 0.1)
@@ -216,8 +203,7 @@ def test_predictions_learn_from_what_clients_did_not_wait_for(harness):
 
 
 def test_an_executor_that_is_silent_is_tried_with_one_request_until_it_answers(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m", cores=3.0)
+    core = harness.on_cpu(cores=3.0)
     for i in range(5):
         harness.arrive("m", 0.1 * i)
     core.handle(ExecutionEnded(1, Result.TIMEOUT), now=30.0)
@@ -247,8 +233,7 @@ def test_one_timeout_limits_an_executor_and_the_next_takes_it_out_of_rotation(ha
 
 
 def test_what_runs_is_given_up_at_its_clients_own_deadline_and_not_at_the_models(harness):
-    core = harness.build(ModelSpec("m", Sla(1.0), 1.0))
-    harness.cpu("m@w", "m", cores=2)
+    core = harness.on_cpu(ModelSpec("m", Sla(1.0), 1.0), cores=2)
     core.handle(RequestArrived(Request(1, "m", 0.0, 0.4, strict=True)), now=0.0)
     core.handle(RequestArrived(Request(2, "m", 0.0, 1.0)), now=0.0)
     assert core.next_wakeup() == 0.4
@@ -261,8 +246,7 @@ def test_what_runs_is_given_up_at_its_clients_own_deadline_and_not_at_the_models
 
 
 def test_what_nobody_waits_for_is_lost_with_its_executor(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu()
     harness.arrive("m", 0.0)
     core.handle(RequestCancelled(1), now=0.1)
     assert core.handle(ExecutorLost("m@w"), now=0.2) == [Abort(1)]
@@ -273,8 +257,7 @@ def test_what_nobody_waits_for_is_lost_with_its_executor(harness):
 
 
 def test_cancelling_what_has_ended_changes_nothing(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu()
     harness.serve("m", 0.0, 0.1)
     assert core.handle(RequestCancelled(1), now=0.2) == []
     assert core.queues["m"].cancelled == 0
@@ -438,8 +421,7 @@ def test_an_unreached_request_runs_elsewhere_once_and_keeps_its_place(harness):
 
 
 def test_only_a_share_of_the_requests_runs_a_second_time(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu()
 
     def runs_again(now):
         (first,) = harness.arrive("m", now)
@@ -472,8 +454,7 @@ def test_a_connection_that_nobody_takes_costs_no_other_request(harness, gone):
 
 
 def test_failed_and_invalid_answers_are_no_fast_responses(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu()
     for i, result in enumerate((Result.ERROR, Result.INVALID)):
         harness.serve("m", float(i), i + 0.001, result)
     queue = core.queues["m"]
@@ -482,8 +463,7 @@ def test_failed_and_invalid_answers_are_no_fast_responses(harness):
 
 
 def test_an_illegal_step_raises_changes_nothing_and_lists_the_last_events(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu()
     with pytest.raises(
         InvalidTransition, match="executor: step ready is illegal in state idle"
     ) as e:
@@ -561,8 +541,7 @@ def test_a_fixed_in_flight_limit_does_not_follow_the_cores(harness):
 
 def test_work_is_what_was_granted_while_it_ran(harness):
     """Cores that change in mid-execution make a request look neither larger nor smaller."""
-    core = harness.build("m")
-    harness.cpu("m@w", "m", cores=0.1)
+    core = harness.on_cpu(cores=0.1)
     (execute,) = harness.arrive("m", 0.0)
     core.handle(CoresApplied("m@w", 1.0), now=1.0)
     core.handle(ExecutionEnded(execute.execution, Result.OK), now=1.4)
@@ -570,8 +549,7 @@ def test_work_is_what_was_granted_while_it_ran(harness):
 
 
 def test_a_part_of_the_slots_makes_no_request_slower(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m", cores=4)
+    core = harness.on_cpu(cores=4)
     harness.serve("m", 0.0, 0.1)
     executor = core.executors["m@w"]
     assert (executor.limit, executor.expected("m")) == (4, pytest.approx(0.1))

@@ -24,8 +24,7 @@ def batch(harness, model, now, *, deadline=60.0):
 
 
 def test_a_batch_request_runs_where_nothing_else_does(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu()
     assert batch(harness, "m", 0.0) == [Execute(1, "m@w", "m", (1,))]
     core.handle(ExecutionEnded(1, Result.OK), now=0.2)
     assert core.low_priority["m"].completed[Device.CPU] == 1
@@ -36,8 +35,7 @@ def test_a_batch_request_runs_where_nothing_else_does(harness):
 
 
 def test_the_age_of_one_that_runs_asks_no_controller_for_cores(harness):
-    core = harness.build(ModelSpec("m", Sla(0.5), 1.0))
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu(ModelSpec("m", Sla(0.5), 1.0))
     harness.arrive("m", 0.0)
     batch(harness, "m", 0.0)
     core.handle(ExecutionEnded(1, Result.OK), now=0.1)  # then the other one begins
@@ -49,8 +47,7 @@ def test_the_age_of_one_that_runs_asks_no_controller_for_cores(harness):
 
 
 def test_interactive_requests_go_first_however_late_they_come(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu()
     harness.arrive("m", 0.0)
     batch(harness, "m", 0.0)
     harness.arrive("m", 0.1)
@@ -59,8 +56,7 @@ def test_interactive_requests_go_first_however_late_they_come(harness):
 
 
 def test_a_slot_stays_free_while_interactive_requests_come(harness):
-    harness.build(ModelSpec("m", Sla(0.5), 100.0))
-    harness.cpu("m@w", "m", cores=2)
+    harness.on_cpu(ModelSpec("m", Sla(0.5), 100.0), cores=2)
     harness.serve("m", 0.0, 0.3)  # two of these do not fit into 0.5 s
     assert len(batch(harness, "m", 0.4)) == 1
     assert batch(harness, "m", 0.4) == []  # the second slot is for whoever comes next
@@ -68,8 +64,7 @@ def test_a_slot_stays_free_while_interactive_requests_come(harness):
 
 
 def test_a_model_that_hardly_keeps_its_promise_takes_no_batch_until_it_does(harness):
-    core = harness.build(ModelSpec("m", Sla(1.0), 100.0))
-    harness.cpu("m@w", "m", cores=4)
+    core = harness.on_cpu(ModelSpec("m", Sla(1.0), 100.0), cores=4)
     harness.serve("m", 0.0, 0.9)
     assert batch(harness, "m", 1.0) == []
     assert core.next_wakeup() == 1.0 + RECHECK_INTERVAL
@@ -78,8 +73,7 @@ def test_a_model_that_hardly_keeps_its_promise_takes_no_batch_until_it_does(harn
 
 
 def test_a_batch_request_that_finds_no_slack_is_refused_at_its_deadline(harness):
-    core = harness.build("m")
-    harness.cpu("m@w", "m")
+    core = harness.on_cpu()
     harness.arrive("m", 0.0)
     batch(harness, "m", 0.0, deadline=2.0)
     (refused,) = core.handle(Woken(), now=2.0)
