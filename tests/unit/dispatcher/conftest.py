@@ -51,11 +51,11 @@ class DispatcherHarness:
         self.core.handle(ExecutorAdded(spec), now=now)
         return self.core.handle(ExecutorReady(name), now=now)
 
-    def arrive(self, model_name, now, *, deadline=None):
+    def arrive(self, model_name, now, *, deadline=None, **request):
         self.next_id += 1
         limit = self.core.queues[model_name].spec.deadline if deadline is None else deadline
-        request = Request(self.next_id, model_name, now, now + limit)
-        return self.core.handle(RequestArrived(request), now=now)
+        arrived = Request(self.next_id, model_name, now, now + limit, **request)
+        return self.core.handle(RequestArrived(arrived), now=now)
 
     def serve(self, model_name, now, until, result=Result.OK):
         """Let a request start at once, and end; return the command that started it."""

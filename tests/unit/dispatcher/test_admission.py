@@ -12,12 +12,11 @@ from roma.domain.events import (
     ExecutorLost,
     Reason,
     Reject,
-    RequestArrived,
     RequestCancelled,
     Result,
     Woken,
 )
-from roma.domain.model import ModelSpec, Priority, Request, Sla, Statistic
+from roma.domain.model import ModelSpec, Priority, Sla, Statistic
 
 DEADLINE = 4.0
 
@@ -36,9 +35,9 @@ def measured(harness, sla, services=(0.3,)):
     return now
 
 
-def admitted(harness, now, count=100):
+def admitted(harness, now, count=100, **request):
     """Return how many of `count` requests that come at once are admitted."""
-    commands = [command for _ in range(count) for command in harness.arrive("m", now)]
+    commands = [command for _ in range(count) for command in harness.arrive("m", now, **request)]
     return count - sum(isinstance(command, Reject) for command in commands)
 
 
@@ -241,28 +240,16 @@ def test_what_a_gpu_may_serve_asks_for_no_cores_because_no_cpu_was_measured(harn
 def test_low_priority_requests_ask_for_no_cores(harness):
     now = idle(harness, most_cores=4.0)
     harness.arrive("m", now)
-    for number in (100, 101, 102):
-        low = Request(number, "m", now, now + DEADLINE, priority=Priority.LOW)
-        harness.core.handle(RequestArrived(low), now=now)
-    assert [r.reason for _, r in harness.core.low_priority["m"].refusals] == []
-    low = Request(103, "m", now, now + 1.0, priority=Priority.LOW)
-    (refused,) = harness.core.handle(RequestArrived(low), now=now)
+    for _ in range(3):
+        assert harness.arrive("m", now, priority=Priority.LOW) == []
+    (refused,) = harness.arrive("m", now, deadline=1.0, priority=Priority.LOW)
     assert refused.reason is Reason.PREDICTED_LATE
 
 
 def test_low_priority_requests_have_the_deadline_alone(harness):
     now = measured(harness, Sla.within(1.0, 0.02))
     harness.arrive("m", now)
-    commands = [
-        command
-        for number in range(50, 70)
-        for command in harness.core.handle(
-            RequestArrived(Request(number, "m", now, now + DEADLINE, priority=Priority.LOW)),
-            now=now,
-        )
-    ]
-    refused = [command for command in commands if isinstance(command, Reject)]
-    assert (len(commands), 20 - len(refused)) == (len(refused), 13)
+    assert admitted(harness, now, 20, priority=Priority.LOW) == 13
 
 
 def test_a_clients_own_deadline_still_bounds_it(harness):
@@ -322,8 +309,7 @@ def test_a_deadline_of_the_clients_own_breaks_no_promise_that_could_be_kept(
     harness, deadline, ends, counted
 ):
     now = measured(harness, Sla.within(1.0, 0.02))
-    request = Request(50, "m", now, now + deadline, strict=True)
-    harness.core.handle(RequestArrived(request), now=now)
+    harness.arrive("m", now, deadline=deadline, strict=True)
     (rejected,) = harness.core.handle(Woken(), now=now + ends)
     assert rejected.reason is Reason.DEADLINE
     (report,) = reports.reply(harness.core, "", now + 5).models
@@ -334,9 +320,8 @@ def test_a_deadline_of_the_clients_own_breaks_no_promise_that_could_be_kept(
 def test_a_client_with_a_deadline_of_its_own_is_not_to_blame_for_what_breaks_here(harness):
     now = measured(harness, Sla.within(1.0, 0.02))
     harness.arrive("m", now)
-    for number in (50, 51):
-        request = Request(number, "m", now, now + 0.9, strict=True)
-        harness.core.handle(RequestArrived(request), now=now)
+    for _ in range(2):
+        harness.arrive("m", now, deadline=0.9, strict=True)
     commands = harness.core.handle(ExecutorLost("m@w"), now=now + 0.1)
     assert [c.reason for c in commands if isinstance(c, Reject)] == [Reason.NO_EXECUTABLE] * 2
     (report,) = reports.reply(harness.core, "", now + 5).models

@@ -21,12 +21,11 @@ from roma.domain.events import (
     ModelsMissing,
     Reason,
     Reject,
-    RequestArrived,
     RequestCancelled,
     Result,
     Woken,
 )
-from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
+from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
 from roma.domain.variants import Variant
 from tests.support.by_load import ByLoad
 
@@ -234,8 +233,8 @@ def test_one_timeout_limits_an_executor_and_the_next_takes_it_out_of_rotation(ha
 
 def test_what_runs_is_given_up_at_its_clients_own_deadline_and_not_at_the_models(harness):
     core = harness.on_cpu(ModelSpec("m", Sla(1.0), 1.0), cores=2)
-    core.handle(RequestArrived(Request(1, "m", 0.0, 0.4, strict=True)), now=0.0)
-    core.handle(RequestArrived(Request(2, "m", 0.0, 1.0)), now=0.0)
+    harness.arrive("m", 0.0, deadline=0.4, strict=True)
+    harness.arrive("m", 0.0)
     assert core.next_wakeup() == 0.4
     (rejected,) = core.handle(Woken(), now=0.4)
     assert (rejected.request, rejected.reason) == (1, Reason.DEADLINE)

@@ -9,18 +9,15 @@ from roma.domain.events import (
     ExecutionEnded,
     ModelRemoved,
     Reason,
-    RequestArrived,
     RequestCancelled,
     Result,
     Woken,
 )
-from roma.domain.model import Device, ModelSpec, Priority, Request, Sla
+from roma.domain.model import Device, ModelSpec, Priority, Sla
 
 
 def batch(harness, model, now, *, deadline=60.0):
-    harness.next_id += 1
-    request = Request(harness.next_id, model, now, now + deadline, priority=Priority.LOW)
-    return harness.core.handle(RequestArrived(request), now=now)
+    return harness.arrive(model, now, deadline=deadline, priority=Priority.LOW)
 
 
 def test_a_batch_request_runs_where_nothing_else_does(harness):

@@ -1,8 +1,8 @@
 """What a policy that takes part later is told of the requests that wait already."""
 
 from dispatcher.schedulers.base import Scheduler
-from roma.domain.events import ModelAdded, RequestArrived
-from roma.domain.model import Device, Priority, Request
+from roma.domain.events import ModelAdded
+from roma.domain.model import Device, Priority
 from tests.unit.dispatcher.conftest import model
 
 
@@ -30,15 +30,14 @@ def test_a_policy_that_is_made_anew_hears_of_all_that_waits(harness):
     core = harness.build("a", gpu=Listener)
     harness.gpu()
     harness.arrive("a", 0.1)
-    batch = Request(7, "a", 0.1, 100.0, priority=Priority.LOW)
-    core.handle(RequestArrived(batch), now=0.1)
+    harness.arrive("a", 0.1, priority=Priority.LOW)
     before = core.policies.by_device[Device.GPU]
     core.handle(ModelAdded(model("b")), now=0.2)
     (listener,) = core.policies.active
     assert listener is not before
-    assert listener.heard == ["a", "b", "gpu", 1, 7]
+    assert listener.heard == ["a", "b", "gpu", 1, 2]
     harness.arrive("a", 0.3)
-    assert listener.heard[5:] == [2, "a"]
+    assert listener.heard[5:] == [3, "a"]
 
 
 def test_a_policy_without_a_device_hears_nothing_until_there_is_one(harness):
