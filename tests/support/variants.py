@@ -65,11 +65,11 @@ def executes(commands):
     return [c for c in commands if isinstance(c, Execute)]
 
 
-def busy(policy, waiting, *, since=0.0, until=0.0, **quality):
+def busy(policy, waiting, *, until, **quality):
     """A rig whose device is busy with request 1 while others arrive evenly; the next choice."""
     harness = with_device(policy, **quality)
-    (first,) = harness.arrive(since)
+    (first,) = harness.arrive(0.0)
     for i in range(waiting):
-        assert not harness.arrive(since + (until - since) * i / max(1, waiting))
+        assert not harness.arrive(until * i / waiting)
     (chosen,) = harness.end(first.execution, until)
     return chosen

@@ -53,24 +53,20 @@ def test_what_waited_meanwhile_runs_as_one_batch():
     assert batch(harness.end(1, 0.004)) == (2, 3, 4, 5)
 
 
-def test_a_request_near_its_deadline_leaves_larger_batches_before_smaller_ones():
-    harness = with_device(loaded="ab")
+@pytest.mark.parametrize(
+    ("policy", "slo", "runs"),
+    [
+        (Clockwork, 0.029, (2, 3, 4, 5)),  # once the device is free, at 0.010: time for 4, not 8
+        (ClockworkPaper, 0.0195, (2,)),  # time for 1 alone
+    ],
+)
+def test_a_request_near_its_deadline_leaves_larger_batches_before_smaller_ones(policy, slo, runs):
+    harness = with_device(policy=policy, loaded="ab")
     harness.arrive("b", 0.0)
-    harness.arrive(
-        "a", 0.001, slo=0.029
-    )  # once the device is free, at 0.010: time for 4, not for 8
+    harness.arrive("a", 0.001, slo=slo)
     for i in range(15):
         harness.arrive("a", 0.001 + i / 1e6)
-    assert batch(harness.end(1, 0.010)) == (2, 3, 4, 5)
-
-
-def test_a_batch_without_the_urgent_one_is_not_chosen_before_it():
-    harness = with_device(policy=ClockworkPaper, loaded="ab")
-    harness.arrive("b", 0.0)
-    harness.arrive("a", 0.001, slo=0.0195)  # time for 1 alone
-    for i in range(15):
-        harness.arrive("a", 0.001 + i / 1e6)
-    assert batch(harness.end(1, 0.010)) == (2,)
+    assert batch(harness.end(1, 0.010)) == runs
 
 
 def test_the_strategy_that_must_begin_first_is_taken():
@@ -81,31 +77,22 @@ def test_the_strategy_that_must_begin_first_is_taken():
     assert batch(harness.end(1, 0.004)) == (3,)
 
 
-def overfull(policy):
-    """A request of a cannot wait, nor can sixteen of b: only one of both can be answered."""
+@pytest.mark.parametrize(
+    ("policy", "slo", "runs"),
+    [
+        (Clockwork, 0.052, tuple(range(3, 19))),  # sixteen that would be lost go first
+        (ClockworkPaper, 0.052, (2,)),  # its order is by latest alone
+        (Clockwork, 0.5, (2,)),  # they can wait
+    ],
+)
+def test_a_larger_batch_that_would_be_lost_goes_first(policy, slo, runs):
+    """A request of a cannot wait."""
     harness = with_device(policy=policy, loaded="ab")
     harness.arrive("a", 0.0)
     harness.arrive("a", 0.001, slo=0.020)
     for i in range(16):
-        harness.arrive("b", 0.002 + i / 1e6, slo=0.052)
-    return batch(harness.end(1, 0.0095))
-
-
-def test_a_larger_batch_that_would_be_lost_goes_first():
-    assert overfull(Clockwork) == tuple(range(3, 19))
-
-
-def test_the_papers_order_is_by_latest_alone():
-    assert overfull(ClockworkPaper) == (2,)
-
-
-def test_a_larger_batch_that_can_wait_does_not():
-    harness = with_device(loaded="ab")
-    harness.arrive("a", 0.0)
-    harness.arrive("a", 0.001, slo=0.020)
-    for i in range(16):
-        harness.arrive("b", 0.002 + i / 1e6, slo=0.5)
-    assert batch(harness.end(1, 0.0095)) == (2,)
+        harness.arrive("b", 0.002 + i / 1e6, slo=slo)
+    assert batch(harness.end(1, 0.0095)) == runs
 
 
 def test_a_request_is_refused_in_the_moment_it_cannot_be_answered_any_more():

@@ -114,18 +114,17 @@ def test_a_bin_is_made_again_after_it_was_emptied():
 # fixed
 
 
-def test_fixed_runs_everything_that_waits():
-    assert len(busy(Fixed, 5, until=0.1).requests) == 5
-
-
-def test_fixed_runs_32_at_most():
-    assert len(busy(Fixed, 50, until=0.1).requests) == 32
-
-
-@pytest.mark.parametrize(("any_batch", "size"), [(False, 8), (True, 5)])
-def test_what_fills_no_measured_batch_runs_in_the_next_larger_one(any_batch, size):
-    chosen = busy(Fixed, 5, until=0.1, any_batch=any_batch)
-    assert chosen.size == size
+@pytest.mark.parametrize(
+    ("waiting", "any_batch", "runs", "size"),
+    [
+        (5, True, 5, 5),
+        (5, False, 5, 8),  # what fills no measured batch runs in the next larger one
+        (50, False, 32, 32),  # at most
+    ],
+)
+def test_fixed_runs_everything_that_waits(waiting, any_batch, runs, size):
+    chosen = busy(Fixed, waiting, until=0.1, any_batch=any_batch)
+    assert (len(chosen.requests), chosen.size) == (runs, size)
 
 
 # qos (eq. 2)
@@ -168,19 +167,24 @@ def test_qos_counts_a_devices_share():
     assert len(second.requests) == 2  # of the four that are left: 1.33 ≤ 2
 
 
-def test_a_small_batch_is_always_answered_by_the_most_accurate():
-    # All are late by far: the tiny one would be worth more.
-    assert busy(Fixed, 7, until=1.5).variant == "full"
-
-
-def test_a_large_batch_is_answered_by_whoever_gives_it_more_quality():
-    # 16 requests that came over 0.4 s: until the full model ends (0.508 s) all are in time.
-    assert busy(Fixed, 16, until=0.4).variant == "full"
-    # After 1.2 s the full one's answers are on average 1.1 s old, which costs little.
-    assert busy(Fixed, 16, until=1.2).variant == "full"
-    # After 2 s they are 1.5 s old on average, and the tiny one's 1.15 s: 0.5 · 16 against 0.5 · 13.
-    assert busy(Fixed, 16, since=0.0, until=1.98).variant == "full"
-    assert busy(Fixed, 32, since=0.0, until=1.9).variant == "tiny"
+@pytest.mark.parametrize(
+    ("policy", "waiting", "until", "variant"),
+    [
+        # A small batch always: all are late by far, and the tiny one would be worth more.
+        (Fixed, 7, 1.5, "full"),
+        # 16 requests that came over 0.4 s: until the full model ends (0.508 s) all are in time.
+        (Fixed, 16, 0.4, "full"),
+        # After 1.2 s the full one's answers are on average 1.1 s old, which costs little.
+        (Fixed, 16, 1.2, "full"),
+        # After 2 s they are 1.5 s old on average, and the tiny one's 1.15 s: 0.5 · 16 against 0.5 · 13.
+        (Fixed, 16, 1.98, "full"),
+        (Fixed, 32, 1.9, "tiny"),
+        (QosOpt, 4, 0.2, "full"),  # there is time
+        (QosOpt, 150, 1.2, "tiny"),  # the backlog is hopeless
+    ],
+)
+def test_a_batch_is_answered_by_whoever_gives_it_more_quality(policy, waiting, until, variant):
+    assert busy(policy, waiting, until=until).variant == variant
 
 
 def test_the_rate_is_of_the_window_and_of_a_second_at_least():
@@ -348,14 +352,6 @@ def test_qos_opt_answers_a_lonely_request_at_once_and_accurately():
     harness = with_device(QosOpt)
     (chosen,) = harness.arrive(0.0)
     assert chosen.variant == "full"
-
-
-def test_qos_opt_uses_the_small_variant_when_the_backlog_is_hopeless():
-    assert busy(QosOpt, 150, until=1.2).variant == "tiny"
-
-
-def test_qos_opt_keeps_the_accurate_one_when_there_is_time():
-    assert busy(QosOpt, 4, until=0.2).variant == "full"
 
 
 def test_qos_opt_never_waits_so_long_that_a_request_is_late():

@@ -37,28 +37,27 @@ def blocked(harness, *models, **options):
     return core
 
 
-def test_roma_runs_the_largest_sla_error_first_not_the_oldest(harness):
-    core = blocked(harness, spec("loose", 10.0), spec("tight", 0.5))
-    harness.arrive("loose", 0.1)
-    harness.arrive("tight", 1.0)
-    commands = core.handle(ExecutionEnded(1, Result.OK), now=2.0)
-    # loose: (1.9 - 10)/10 < 0, tight: (1.0 - 0.5)/0.5 = 1
-    assert commands == [Execute(2, "gpu", "tight", (3,))]
-
-
-def test_roma_with_no_error_anywhere_runs_the_model_nearest_to_its_set_point(harness):
-    core = blocked(harness, spec("a", 10.0), spec("b", 10.0))
-    harness.arrive("a", 1.5)
-    harness.arrive("b", 1.0)
-    assert core.handle(ExecutionEnded(1, Result.OK), now=2.0)[0].model == "b"
-
-
-def test_roma_aims_at_the_set_point_not_at_the_sla(harness):
-    core = blocked(harness, spec("plain", 1.0, alpha=1.0), spec("careful", 1.1, alpha=0.5))
-    harness.arrive("plain", 1.0)
-    harness.arrive("careful", 1.0)
-    # 1.0/1.0 against 1.0/0.55
-    assert core.handle(ExecutionEnded(1, Result.OK), now=2.0)[0].model == "careful"
+@pytest.mark.parametrize(
+    ("models", "arrivals", "first"),
+    [
+        # (1.9 - 10)/10 < 0 against (1.0 - 0.5)/0.5 = 1
+        ((spec("loose", 10.0), spec("tight", 0.5)), (0.1, 1.0), "tight"),
+        ((spec("a", 10.0), spec("b", 10.0)), (1.5, 1.0), "b"),
+        # 1.0/1.0 against 1.0/0.55
+        ((spec("plain", 1.0), spec("careful", 1.1, alpha=0.5)), (1.0, 1.0), "careful"),
+    ],
+    ids=[
+        "the largest SLA error, not the oldest",
+        "without an error the one nearest to its set point",
+        "the set point counts, not the SLA",
+    ],
+)
+def test_roma_runs_the_model_with_the_largest_error(harness, models, arrivals, first):
+    core = blocked(harness, *models)
+    for model, arrived in zip(models, arrivals, strict=True):
+        harness.arrive(model.name, arrived)
+    (started,) = core.handle(ExecutionEnded(1, Result.OK), now=2.0)
+    assert (started.executor, started.model) == ("gpu", first)
 
 
 def test_roma_expects_each_request_to_wait_for_those_before_it(harness):
@@ -219,32 +218,21 @@ def measured(harness, *times, spill=0.3, **options):
     return core
 
 
-def test_advantage_serves_what_saves_most_cores_per_gpu_second_not_the_oldest(harness):
-    core = measured(harness, 0.1, 0.1)
-    (busy,) = harness.arrive("m0", 10.0)
-    harness.arrive("m0", 10.01)  # 0.5/0.1
-    harness.arrive("m1", 10.02)  # 1.0/0.1
-    commands = core.handle(ExecutionEnded(busy.execution, Result.OK), now=10.1)
-    assert drain(core, commands, 10.1) == ["m1", "m0"]
-
-
-def test_advantage_serves_a_head_first_that_could_not_wait_any_longer(harness):
-    core = measured(harness, 0.1, 0.1)
-    (busy,) = harness.arrive("m0", 10.0)
-    harness.arrive("m0", 10.01)
-    harness.arrive("m1", 10.02)
-    # The latest start of m0 is 10.91; it is urgent for 0.1 s before.
-    commands = core.handle(ExecutionEnded(busy.execution, Result.OK), now=10.85)
-    assert commands[0].model == "m0"
-
-
-def test_advantage_does_not_waste_a_gpu_on_a_head_that_is_late_anyway(harness):
+@pytest.mark.parametrize(
+    ("second", "now", "first"),
+    [
+        (10.02, 10.1, "m1"),  # 1.0/0.1 against 0.5/0.1, though it is younger
+        (10.02, 10.85, "m0"),  # its latest start is 10.91; it is urgent for 0.1 s before
+        (10.2, 10.95, "m1"),  # the other one is late anyway: no GPU is wasted on it
+    ],
+)
+def test_advantage_serves_what_saves_most_cores_per_gpu_second(harness, second, now, first):
     core = measured(harness, 0.1, 0.1)
     (busy,) = harness.arrive("m0", 10.0)
     harness.arrive("m0", 10.01)
-    harness.arrive("m1", 10.2)
-    commands = core.handle(ExecutionEnded(busy.execution, Result.OK), now=10.95)
-    assert commands[0].model == "m1"
+    harness.arrive("m1", second)
+    commands = core.handle(ExecutionEnded(busy.execution, Result.OK), now=now)
+    assert commands[0].model == first
 
 
 def test_a_model_no_gpu_has_run_is_tried_first(harness):
