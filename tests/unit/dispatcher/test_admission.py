@@ -3,7 +3,6 @@
 import pytest
 
 from dispatcher import reports
-from dispatcher.state.queues import ModelQueue
 from roma.domain.events import (
     CoresApplied,
     CoresNeeded,
@@ -258,13 +257,6 @@ def test_a_clients_own_deadline_still_bounds_it(harness):
     harness.arrive("m", now)
     (refused,) = harness.arrive("m", now, deadline=0.5)
     assert refused.detail == "model m: predicted response time 0.600 s > deadline 0.500 s"
-
-
-def test_budgets_of_statistics():
-    kinds = [Sla(1.0, statistic).budget for statistic in Statistic]
-    assert kinds == [None, 0.05, 0.01, 0.001]
-    assert Sla.within(1.0, 0.02).budget == 0.02
-    assert ModelQueue(promised(Sla.within(1.0, 0.3)), 1.0).response_limit == 1.0
 
 
 def given_up(harness, at, *, runs):

@@ -112,18 +112,6 @@ def test_the_queue_is_bounded_by_count(harness):
     assert command.detail == "2 requests of model m wait (bound 2)"
 
 
-def test_the_queue_is_bounded_by_predicted_wait(harness):
-    core = harness.on_cpu(spec(deadline=1.0))
-    (first,) = harness.arrive("m", 0.0)
-    core.handle(ExecutionEnded(first.execution, Result.OK), now=0.4)  # 0.4 s per request
-    assert [type(c) for c in harness.arrive("m", 1.0)] == [Execute]
-    assert harness.arrive("m", 1.0) == []  # waits 0.0, predicted 0.4
-    assert harness.arrive("m", 1.0) == []  # waits 0.4, predicted 0.8
-    (refused,) = harness.arrive("m", 1.0)  # waits 0.8, predicted 1.2
-    assert (refused.reason, refused.retry_after) == (Reason.PREDICTED_LATE, pytest.approx(0.2))
-    assert refused.detail == "model m: predicted response time 1.200 s > deadline 1.000 s"
-
-
 def test_a_wrong_prediction_never_blocks_a_request_that_could_start_at_once(harness):
     harness.on_cpu(spec(deadline=1.0))
     for i in range(5):  # every execution takes ten deadlines

@@ -348,12 +348,6 @@ def test_a_device_that_is_lost_and_back_serves_again(policy):
 # qos-opt
 
 
-def test_qos_opt_answers_a_lonely_request_at_once_and_accurately():
-    harness = with_device(QosOpt)
-    (chosen,) = harness.arrive(0.0)
-    assert chosen.variant == "full"
-
-
 def test_qos_opt_never_waits_so_long_that_a_request_is_late():
     # A burst makes it expect more, and nothing comes any more.
     harness = VariantsHarness(QosOpt)
