@@ -195,21 +195,21 @@ def test_a_trial_ends_with_a_success_though_what_ran_before_had_succeeded_too(ha
 
 
 def run(harness, count, is_bad, now=0.0):
-    """Feed requests; where one is bad, by number and executor, a working server says so.
+    """Feed requests; where one is bad, by its executor, a working server says so.
 
     Return how many ran where.
     """
     core, ran = harness.core, Counter()
-    for number in range(count):
+    for _ in range(count):
         (command,) = [c for c in harness.arrive("m", now) if isinstance(c, Execute)]
         ran[command.executor] += 1
-        result = Result.FAILURE if is_bad(number, command.executor) else Result.OK
+        result = Result.FAILURE if is_bad(command.executor) else Result.OK
         core.handle(ExecutionEnded(command.execution, result), now=now)
     return ran
 
 
 def test_inputs_that_fail_everywhere_eject_nobody(harness, pair):
-    run(harness, 100, lambda number, executor: True)
+    run(harness, 100, lambda executor: True)
     assert not any(e.ejected for e in pair.executors)
     assert pair.queues["m"].failed == 100  # but nobody's promise was kept
 
@@ -217,25 +217,25 @@ def test_inputs_that_fail_everywhere_eject_nobody(harness, pair):
 @pytest.mark.parametrize("seed", range(20))
 def test_inputs_that_fail_now_and_then_eject_nobody(harness, pair, seed):
     bad = random.Random(seed)
-    run(harness, 500, lambda number, executor: bad.random() < 0.5)
+    run(harness, 500, lambda executor: bad.random() < 0.5)
     assert not any(e.ejected for e in pair.executors)
 
 
 def test_one_that_fails_what_others_answer_is_ejected(harness, pair):
-    run(harness, 2 * ANSWERS, lambda number, executor: executor == "bad")
+    run(harness, 2 * ANSWERS, lambda executor: executor == "bad")
     assert not pair.executors["bad"].ejected
-    run(harness, 4 * ANSWERS, lambda number, executor: executor == "bad")
+    run(harness, 4 * ANSWERS, lambda executor: executor == "bad")
     assert pair.executors["bad"].ejected
     failed = pair.queues["m"].failed
-    run(harness, 20, lambda number, executor: executor == "bad")
+    run(harness, 20, lambda executor: executor == "bad")
     assert pair.queues["m"].failed == failed
     # It is tried with one request, and ejected again if that fails too.
     pair.handle(Woken(), now=1.0)
-    run(harness, 20, lambda number, executor: executor == "bad", now=1.0)
+    run(harness, 20, lambda executor: executor == "bad", now=1.0)
     assert (pair.queues["m"].failed, pair.executors["bad"].ejected) == (failed + 1, True)
     # One answer, and it is trusted.
     pair.handle(Woken(), now=4.0)
-    run(harness, 20, lambda number, executor: False, now=4.0)
+    run(harness, 20, lambda executor: False, now=4.0)
     assert "bad" in targets(harness, 4, 4.0)
     assert pair.executors["bad"].fault_share == 0
 
@@ -250,24 +250,24 @@ def idle_pair(harness):
 
 
 def test_one_that_idles_is_asked_before_another_is_ejected(harness, idle_pair):
-    def is_bad(number, executor):
+    def is_bad(executor):
         return executor == "bad"
 
     assert run(harness, 18, is_bad) == {"bad": 18}  # the policy asks nobody else
     assert run(harness, 40, is_bad) == {"bad": 1, "good": 39}
     assert idle_pair.executors["bad"].ejected
     idle_pair.handle(Woken(), now=1.0)
-    assert run(harness, 20, lambda number, executor: False, now=1.0) == {"bad": 20}
+    assert run(harness, 20, lambda executor: False, now=1.0) == {"bad": 20}
 
 
 def test_one_that_idles_is_asked_little_where_the_inputs_fail(harness, idle_pair):
-    ran = run(harness, 200, lambda number, executor: True)
+    ran = run(harness, 200, lambda executor: True)
     assert not any(e.ejected for e in idle_pair.executors)
     assert 0 < ran["good"] <= ANSWERS
 
 
 def test_one_that_idles_is_asked_one_request_at_a_time(harness, idle_pair):
-    run(harness, 18, lambda number, executor: True)
+    run(harness, 18, lambda executor: True)
     assert [c.executor for _ in range(3) for c in harness.arrive("m", 0.0)] == [
         "good",
         "bad",
@@ -279,7 +279,7 @@ def test_what_idles_is_compared_with_a_gpu_too(harness):
     core = harness.build("m", gpu="gpu_savings_first", cpu="balance")
     harness.gpu()
     harness.cpu("cpu", "m")
-    ran = run(harness, 60, lambda number, executor: executor == "gpu")
+    ran = run(harness, 60, lambda executor: executor == "gpu")
     assert core.executors["gpu"].ejected
     assert ran == {"gpu": 19, "cpu": 41}
 
@@ -287,9 +287,9 @@ def test_what_idles_is_compared_with_a_gpu_too(harness):
 def test_one_is_ejected_beside_another_that_came_after_its_first_failure(harness):
     core = harness.build("m")
     harness.cpu("bad", "m")
-    run(harness, 5, lambda number, executor: True)
+    run(harness, 5, lambda executor: True)
     harness.cpu("good", "m")
-    run(harness, 6 * ANSWERS, lambda number, executor: executor == "bad")
+    run(harness, 6 * ANSWERS, lambda executor: executor == "bad")
     assert core.executors["bad"].ejected
 
 

@@ -62,6 +62,12 @@ class Model:
         self.core.handle(ExecutionEnded(command.execution, result), now=self.now)
         return None
 
+    def known(self):
+        """Answer 20 requests of the usual size; return itself."""
+        for _ in range(20):
+            assert self.ask(USUAL) is None
+        return self
+
 
 def proportional(size):
     return SERVICE * size / USUAL
@@ -74,10 +80,7 @@ def mostly_fixed(size):
 
 @pytest.fixture
 def model():
-    model = Model(mostly_fixed)
-    for _ in range(20):
-        assert model.ask(USUAL) is None
-    return model
+    return Model(mostly_fixed).known()
 
 
 def test_a_batch_that_would_hold_the_model_is_refused_with_what_would_fit(model):
@@ -126,42 +129,38 @@ def test_a_size_that_becomes_usual_does_not_make_larger_ones_cheap(model):
 
 
 def test_a_request_of_five_usual_sizes_is_never_refused():
-    model = Model(lambda size: SERVICE if size <= USUAL else 40 * SERVICE)  # however it behaves
-    for _ in range(20):
-        model.ask(USUAL)
+    model = Model(
+        lambda size: SERVICE if size <= USUAL else 40 * SERVICE
+    ).known()  # however it behaves
     assert all(model.ask(5 * USUAL) is None for _ in range(20))
     assert model.ask(LARGE).reason is Reason.TOO_LARGE
 
 
 def test_a_long_request_that_is_in_time_is_not_refused():
-    model = Model(proportional)
-    for _ in range(20):
-        model.ask(USUAL)
+    model = Model(proportional).known()
     assert model.ask(int(0.9 * PROMISE / SERVICE * USUAL)) is None
 
 
 def test_five_usual_services_are_not_too_long_however_tight_the_promise():
-    model = Model(lambda size: SERVICE if size <= USUAL else 4 * SERVICE, promise=1.5 * SERVICE)
-    for _ in range(20):
-        model.ask(USUAL)
+    model = Model(
+        lambda size: SERVICE if size <= USUAL else 4 * SERVICE, promise=1.5 * SERVICE
+    ).known()
     model.now += LONGEST_WAIT  # its size suggests more than it takes: the first one is tried
     assert all(model.ask(10 * USUAL) is None for _ in range(20))
 
 
 def test_five_services_stay_those_of_usual_requests():
     """Longer ones, of which many came just now, do not make still longer ones usual."""
-    model = Model(lambda size: SERVICE if size <= USUAL else size * 1.3e-5, promise=3 * SERVICE)
-    for _ in range(20):
-        model.ask(USUAL)
+    model = Model(
+        lambda size: SERVICE if size <= USUAL else size * 1.3e-5, promise=3 * SERVICE
+    ).known()
     model.now += LONGEST_WAIT
     assert all(model.ask(3000) is None for _ in range(9))
     assert model.ask(12_000).reason is Reason.TOO_LARGE
 
 
 def test_low_priority_makes_no_size_usual():
-    model = Model(lambda size: SERVICE, slots=2, cores=2)
-    for _ in range(20):
-        model.ask(USUAL)
+    model = Model(lambda size: SERVICE, slots=2, cores=2).known()
     for _ in range(200):
         assert model.ask(20_000, priority=Priority.LOW) is None
     assert model.queue.sizes.upper == 512
@@ -220,9 +219,7 @@ def test_what_is_refused_is_tried_again_once_in_a_while(model):
 
 @pytest.mark.parametrize(("slots", "runs"), [(1, False), (2, True)])
 def test_low_priority_runs_where_a_slot_stays_free(slots, runs):
-    model = Model(mostly_fixed, slots=slots, cores=slots)
-    for _ in range(20):
-        model.ask(USUAL)
+    model = Model(mostly_fixed, slots=slots, cores=slots).known()
     model.now += 0.1
     (command,) = model.arrive(LARGE, priority=Priority.LOW)
     assert isinstance(command, Execute) is runs
@@ -312,9 +309,7 @@ class Others:
     """Requests of usual size that come as a Poisson process; every second one batch beside them."""
 
     def __init__(self, rate, *, batch, seed):
-        self.model = Model(mostly_fixed)
-        for _ in range(20):
-            self.model.ask(USUAL)
+        self.model = Model(mostly_fixed).known()
         self.events, rng, now = [], random.Random(seed), self.model.now
         self.ends = now + 200
         while now < self.ends:

@@ -116,13 +116,7 @@ def test_a_cost_is_what_an_answer_lacks_and_unanswered_ones_cost_all():
         ]
 
     one = task(("slow",), asked)
-    exact = Task(
-        FleetPlan(
-            **{f: getattr(one.plan, f) for f in one.plan.__slots__} | {"noise": Noise(0, 0, 0)}
-        ),
-        "m",
-        asked,
-    )
+    exact = replace(one, plan=replace(one.plan, noise=Noise(0, 0, 0)))
     always = policy(5)  # a batch of 2 by `fast`
     found = roll(exact, policy(output={"weights": [[0.0] * 7] * 2, "bias": [0.0] * 5 + [99, 0]}), 1)
     # Alone in 1.0 to 1.1: 0.5. Then both; one in time until 1.25 has (1.4 - 1.25)/0.2 of its half,
