@@ -79,7 +79,7 @@ class DispatcherHarness:
             assert set(executor.running) <= set(core._executions.running)
 
 
-def model(name, *, response_time=1.0, alpha=1.0, deadline=100.0, max_waiting=1000):
+def model(name, response_time=1.0, *, alpha=1.0, deadline=100.0, max_waiting=1000):
     return ModelSpec(name, Sla(response_time, alpha=alpha), deadline, max_waiting)
 
 

@@ -28,13 +28,7 @@ from roma.domain.events import (
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
 from roma.domain.variants import Variant
 from tests.support.by_load import ByLoad
-
-
-def spec(name="m", **changes):
-    values = {"response_time": 1.0, "deadline": 100.0, "max_waiting": 1000} | changes
-    return ModelSpec(
-        name, Sla(values["response_time"], alpha=1.0), values["deadline"], values["max_waiting"]
-    )
+from tests.unit.dispatcher.conftest import model
 
 
 def test_a_request_runs_at_once_on_an_idle_executor(harness):
@@ -104,7 +98,7 @@ def test_without_a_ready_executable_a_request_is_rejected(harness):
 
 
 def test_the_queue_is_bounded_by_count(harness):
-    harness.on_cpu(spec(max_waiting=2))
+    harness.on_cpu(model("m", max_waiting=2))
     for i in range(3):
         harness.arrive("m", i / 10)
     (command,) = harness.arrive("m", 0.4)
@@ -113,7 +107,7 @@ def test_the_queue_is_bounded_by_count(harness):
 
 
 def test_a_wrong_prediction_never_blocks_a_request_that_could_start_at_once(harness):
-    harness.on_cpu(spec(deadline=1.0))
+    harness.on_cpu(model("m", deadline=1.0))
     for i in range(5):  # every execution takes ten deadlines
         assert isinstance(harness.serve("m", 10.0 * i, 10.0 * (i + 1)), Execute)
 
@@ -122,7 +116,7 @@ def test_a_wrong_prediction_never_blocks_a_request_that_could_start_at_once(harn
 
 
 def test_a_waiting_request_is_rejected_at_its_deadline_not_served_late(harness):
-    core = harness.on_cpu(spec(deadline=1.0))
+    core = harness.on_cpu(model("m", deadline=1.0))
     harness.arrive("m", 0.0)
     harness.arrive("m", 0.25)
     assert core.next_wakeup() == 1.25
@@ -134,7 +128,7 @@ def test_a_waiting_request_is_rejected_at_its_deadline_not_served_late(harness):
 
 
 def test_age_plus_predicted_service_beyond_the_deadline_is_rejected_in_favour_of_the_next(harness):
-    core = harness.on_cpu(spec(deadline=1.0))
+    core = harness.on_cpu(model("m", deadline=1.0))
     harness.serve("m", 0.0, 0.4)
     harness.arrive("m", 1.0)  # 2 runs, and takes 0.7 s
     harness.arrive("m", 1.0)  # 3 waits
@@ -148,7 +142,7 @@ def test_age_plus_predicted_service_beyond_the_deadline_is_rejected_in_favour_of
 
 
 def test_a_prediction_scales_with_the_cores_of_now(harness):
-    core = harness.on_cpu(spec(deadline=10.0), cores=1.0)
+    core = harness.on_cpu(model("m", deadline=10.0), cores=1.0)
     harness.serve("m", 0.0, 0.4)
     assert core.executors["m@w"].expected("m") == pytest.approx(0.4)
     core.handle(CoresApplied("m@w", 0.5), now=1.0)

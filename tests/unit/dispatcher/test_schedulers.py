@@ -12,10 +12,7 @@ from roma.domain.events import (
     Woken,
 )
 from roma.domain.model import Device, ModelSpec, Sla
-
-
-def spec(name, response_time=1.0, alpha=1.0, deadline=1000.0):
-    return ModelSpec(name, Sla(response_time, alpha=alpha), deadline)
+from tests.unit.dispatcher.conftest import model
 
 
 def drain(core, commands, now):
@@ -31,7 +28,7 @@ def drain(core, commands, now):
 
 def blocked(harness, *models, **options):
     """Return a core whose only GPU is busy until execution 1 ends."""
-    core = harness.build(spec("warm"), *models, **options)
+    core = harness.build(model("warm"), *models, **options)
     harness.gpu()
     harness.arrive("warm", 0.0)
     return core
@@ -41,10 +38,10 @@ def blocked(harness, *models, **options):
     ("models", "arrivals", "first"),
     [
         # (1.9 - 10)/10 < 0 against (1.0 - 0.5)/0.5 = 1
-        ((spec("loose", 10.0), spec("tight", 0.5)), (0.1, 1.0), "tight"),
-        ((spec("a", 10.0), spec("b", 10.0)), (1.5, 1.0), "b"),
+        ((model("loose", 10.0), model("tight", 0.5)), (0.1, 1.0), "tight"),
+        ((model("a", 10.0), model("b", 10.0)), (1.5, 1.0), "b"),
         # 1.0/1.0 against 1.0/0.55
-        ((spec("plain", 1.0), spec("careful", 1.1, alpha=0.5)), (1.0, 1.0), "careful"),
+        ((model("plain", 1.0), model("careful", 1.1, alpha=0.5)), (1.0, 1.0), "careful"),
     ],
     ids=[
         "the largest SLA error, not the oldest",
@@ -54,14 +51,14 @@ def blocked(harness, *models, **options):
 )
 def test_roma_runs_the_model_with_the_largest_error(harness, models, arrivals, first):
     core = blocked(harness, *models)
-    for model, arrived in zip(models, arrivals, strict=True):
-        harness.arrive(model.name, arrived)
+    for spec, arrived in zip(models, arrivals, strict=True):
+        harness.arrive(spec.name, arrived)
     (started,) = core.handle(ExecutionEnded(1, Result.OK), now=2.0)
     assert (started.executor, started.model) == ("gpu", first)
 
 
 def test_roma_expects_each_request_to_wait_for_those_before_it(harness):
-    core = harness.build(spec("long"), spec("short"), beta=1.0)
+    core = harness.build(model("long"), model("short"), beta=1.0)
     harness.gpu()
     harness.serve("long", 0.0, 0.5)  # P_G(long) = 0.5
     harness.arrive("long", 1.0)  # runs
@@ -75,7 +72,7 @@ def test_roma_expects_each_request_to_wait_for_those_before_it(harness):
 def test_roma_weighs_measured_against_expected_response_times_with_beta(harness):
     def first_choice(beta):
         harness.__init__()
-        core = harness.build(spec("warm"), spec("slow"), spec("old"), beta=beta, window=100.0)
+        core = harness.build(model("warm"), model("slow"), model("old"), beta=beta, window=100.0)
         harness.gpu()
         harness.serve("slow", 0.0, 5.0)  # R(slow) = 5
         harness.serve("old", 5.0, 5.1)  # R(old) = 0.1
@@ -89,7 +86,7 @@ def test_roma_weighs_measured_against_expected_response_times_with_beta(harness)
 
 
 def test_roma_forgets_response_times_that_left_the_window(harness):
-    core = harness.build(spec("warm"), spec("was_slow"), spec("waits"), beta=0.5, window=1.0)
+    core = harness.build(model("warm"), model("was_slow"), model("waits"), beta=0.5, window=1.0)
     harness.gpu()
     harness.serve("was_slow", 0.0, 5.0)
     harness.arrive("warm", 10.0)
@@ -107,7 +104,7 @@ def test_roma_forgets_response_times_that_left_the_window(harness):
     ],
 )
 def test_order_of_the_simple_policies(harness, policy, order):
-    core = blocked(harness, spec("a"), spec("b"), gpu=policy)
+    core = blocked(harness, model("a"), model("b"), gpu=policy)
     harness.arrive("a", 0.1, deadline=100.0)
     harness.arrive("b", 0.2, deadline=10.0)
     harness.arrive("a", 0.3, deadline=100.0)
@@ -117,7 +114,7 @@ def test_order_of_the_simple_policies(harness, policy, order):
 
 
 def test_round_robin_gives_a_model_with_many_requests_no_more_turns(harness):
-    core = blocked(harness, spec("many"), spec("few"), gpu="round_robin")
+    core = blocked(harness, model("many"), model("few"), gpu="round_robin")
     for i in range(4):
         harness.arrive("many", 0.1 + i / 100)
     harness.arrive("few", 0.5)
@@ -129,7 +126,7 @@ def test_round_robin_gives_a_model_with_many_requests_no_more_turns(harness):
 
 
 def test_without_spill_any_free_cpu_takes_what_waits(harness):
-    harness.build(spec("m"), spill=0.0)
+    harness.build(model("m"), spill=0.0)
     harness.gpu()
     harness.cpu("m@w", "m")
     assert harness.arrive("m", 0.0)[0].executor == "gpu"
@@ -138,7 +135,7 @@ def test_without_spill_any_free_cpu_takes_what_waits(harness):
 
 def profiled(harness, spill):
     """Return a core that knows m takes 0.1 s on the GPU; the GPU is busy since 1.0."""
-    core = harness.build(spec("m"), spill=spill)
+    core = harness.build(model("m"), spill=spill)
     harness.gpu()
     harness.serve("m", 0.0, 0.1)
     harness.cpu("m@w", "m")
@@ -177,7 +174,7 @@ def test_spill_ends_with_the_gpu(harness):
 
 
 def test_spill_never_uses_a_container_too_small_to_meet_the_set_point(harness):
-    core = harness.build(spec("m"), spill=0.3)
+    core = harness.build(model("m"), spill=0.3)
     harness.cpu("m@w", "m", cores=0.2)
     harness.serve("m", 0.0, 2.0)  # 2 s alone: above the SLA of 1 s
     harness.gpu()
@@ -191,7 +188,7 @@ def test_spill_never_uses_a_container_too_small_to_meet_the_set_point(harness):
 
 @pytest.mark.parametrize("policy", ["fcfs", "edf"])
 def test_a_gpu_that_is_down_costs_no_memory(harness, policy):
-    core = harness.build(spec("m"), gpu=policy)
+    core = harness.build(model("m"), gpu=policy)
     harness.gpu()
     core.handle(ExecutorLost("gpu"), now=0.0)
     harness.cpu("m@w", "m")
