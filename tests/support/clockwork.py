@@ -52,6 +52,11 @@ class ClockworkHarness:
         request = Request(self.requests, model, now, now + slo, **kw)
         return self.core.handle(RequestArrived(request), now=now)
 
+    def burst(self, model, count, now, **request):
+        """Let requests come a microsecond after one another."""
+        for i in range(count):
+            self.arrive(model, now + i / 1e6, **request)
+
     def end(self, execution, now, duration=None):
         return self.core.handle(ExecutionEnded(execution, Result.OK, duration), now=now)
 

@@ -48,8 +48,7 @@ def test_a_device_is_given_work_when_less_than_ahead_is_left_and_not_before():
 def test_what_waited_meanwhile_runs_as_one_batch():
     harness = with_device(loaded="a")
     harness.arrive("a", 0.0)
-    for i in range(5):
-        harness.arrive("a", 0.001 + i / 1e6)
+    harness.burst("a", 5, 0.001)
     assert batch(harness.end(1, 0.004)) == (2, 3, 4, 5)
 
 
@@ -64,8 +63,7 @@ def test_a_request_near_its_deadline_leaves_larger_batches_before_smaller_ones(p
     harness = with_device(policy=policy, loaded="ab")
     harness.arrive("b", 0.0)
     harness.arrive("a", 0.001, slo=slo)
-    for i in range(15):
-        harness.arrive("a", 0.001 + i / 1e6)
+    harness.burst("a", 15, 0.001)
     assert batch(harness.end(1, 0.010)) == runs
 
 
@@ -90,15 +88,13 @@ def test_a_larger_batch_that_would_be_lost_goes_first(policy, slo, runs):
     harness = with_device(policy=policy, loaded="ab")
     harness.arrive("a", 0.0)
     harness.arrive("a", 0.001, slo=0.020)
-    for i in range(16):
-        harness.arrive("b", 0.002 + i / 1e6, slo=slo)
+    harness.burst("b", 16, 0.002, slo=slo)
     assert batch(harness.end(1, 0.0095)) == runs
 
 
 def test_a_request_is_refused_in_the_moment_it_cannot_be_answered_any_more():
     harness = with_device(loaded="ab")
-    for i in range(17):
-        harness.arrive("b", i / 1e6)  # one of them runs, the others wait
+    harness.burst("b", 17, 0.0)  # one of them runs, the others wait
     harness.end(1, 0.0101)  # sixteen: 40 ms
     harness.arrive("a", 0.011, slo=0.030)
     now, commands = harness.wake()
@@ -112,8 +108,7 @@ def test_one_that_a_larger_batch_left_behind_is_refused_in_its_moment_too():
     harness = with_device(loaded="ab")
     harness.arrive("b", 0.0)
     harness.arrive("a", 0.001, slo=0.029)
-    for i in range(8):
-        harness.arrive("a", 0.001 + i / 1e6, slo=0.035)  # eight must begin before it alone must
+    harness.burst("a", 8, 0.001, slo=0.035)  # eight must begin before it alone must
     assert batch(harness.end(1, 0.010)) == tuple(range(3, 11))
     now, (reject,) = harness.wake()
     assert now == pytest.approx(0.001 + 0.029 - 0.010)
@@ -144,8 +139,7 @@ def test_a_request_on_the_edge_of_its_last_moment_ends(off):
     for now in (0.5, 31.0, 12345.678, 40000.123456789):
         harness = ClockworkHarness("ab")
         harness.device(pages=2, loaded="b")
-        for i in range(17):
-            harness.arrive("b", now + i / 1e6)
+        harness.burst("b", 17, now)
         harness.arrive("b", now + 0.02, slo=0.0125)
         harness.core.handle(Woken(), now=now + 0.02 + 0.0125 - 0.010 + off)
         assert harness.core.next_wakeup() > now
@@ -389,8 +383,7 @@ def test_what_waits_runs_on_a_device_that_is_back_with_its_model():
     harness = ClockworkHarness()
     harness.device("g0", pages=2, loaded="b")
     harness.device("g1")
-    for i in range(2):
-        harness.arrive("b", i / 1e6)
+    harness.burst("b", 2, 0.0)
     harness.core.handle(ExecutorLost("g0"), now=0.001)
     assert batch(harness.device("g0", pages=2, loaded="b", now=0.002)) == (2,)
 
@@ -398,8 +391,7 @@ def test_what_waits_runs_on_a_device_that_is_back_with_its_model():
 def test_a_cancelled_request_is_in_no_batch():
     harness = with_device(loaded="a")
     harness.arrive("a", 0.0)
-    for i in range(3):
-        harness.arrive("a", 0.001 + i / 1e6)
+    harness.burst("a", 3, 0.001)
     harness.core.handle(RequestCancelled(3), now=0.002)
     assert batch(harness.end(1, 0.004)) == (2, 4)
 
