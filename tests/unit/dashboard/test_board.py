@@ -1,5 +1,7 @@
 """The board: what the dispatcher counts and what supervisors decided, joined, and said in words."""
 
+from dataclasses import replace
+
 import pytest
 
 from roma.domain.exchange import ExchangeReply, ExecutorReport
@@ -203,8 +205,7 @@ def test_one_of_two_is_gone():
     ],
 )
 def test_what_keeps_control_from_helping(executable, worker, why):
-    known = {f: getattr(WORKER, f) for f in WORKER.__dataclass_fields__}
-    fake_board = Scene(executable=GRANTED | executable, worker=Worker(**known | worker))
+    fake_board = Scene(executable=GRANTED | executable, worker=replace(WORKER, **worker))
     row = steady(fake_board, response_time=0.9)
     assert row.state is ModelState.LATE
     assert row.why == f"900 ms of 500 ms: {why}"
@@ -277,6 +278,5 @@ def test_a_model_that_served_long_ago_is_not_new():
 
 
 def test_unknown_cores_are_unknown_not_none():
-    known = {f: getattr(WORKER, f) for f in WORKER.__dataclass_fields__}
-    row = steady(Scene(worker=Worker(**known | {"answers": False})))
+    row = steady(Scene(worker=replace(WORKER, answers=False)))
     assert (row.applied, row.throttled) == (None, None)
