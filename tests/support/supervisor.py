@@ -48,6 +48,11 @@ def build(law="late_share", gains=None, *, capacity=4.0, managed=None, **more):
     return Supervisor(managed, registry.build(law, gains or {}), capacity=capacity, **more)
 
 
+def several(*names, initial=4.0):
+    """Return executables of a model each, which is called as their first letter."""
+    return [Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=initial) for n in names]
+
+
 def reading(cores=1.0, usage=0.0, periods=0, throttled=0):
     """Return what the kernel tells of a cgroup."""
     return Reading(cores, usage, periods, throttled)
@@ -78,10 +83,20 @@ class World:
                 self.core.on_applied(command.executable, command.cores)
         return commands
 
+    def ticks(self, count):
+        """Let as many periods pass; return itself."""
+        for _ in range(count):
+            self.tick()
+        return self
+
     @property
     def status(self):
         return self.core.status["m@w"]
 
     @property
+    def last(self):
+        return self.status.decisions[-1]
+
+    @property
     def why(self):
-        return self.status.decisions[-1].demand.why
+        return self.last.demand.why

@@ -1,5 +1,7 @@
 """The story of control: what a decision holds, what it says, and that it can be replayed."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 
@@ -14,19 +16,9 @@ from supervisor.executables import Managed
 from tests.support.supervisor import World, build
 
 
-def last(world):
-    return world.status.decisions[-1]
-
-
-def run(world, ticks=4, **more):
-    for _ in range(ticks):
-        world.tick(**more)
-    return last(world)
-
-
 def test_a_decision_holds_what_was_applied_and_what_the_kernel_granted_a_period_later():
-    world = World(build())
-    decision = run(world)
+    world = World(build()).ticks(4)
+    decision = world.last
     assert decision.applied == decision.allocation == world.cores
     assert decision.observed is None
     world.cores = 0.3  # somebody else changes the quota
@@ -36,7 +28,7 @@ def test_a_decision_holds_what_was_applied_and_what_the_kernel_granted_a_period_
 
 
 def test_a_quota_without_burst_is_named():
-    decision = run(World(build()))
+    decision = World(build()).ticks(4).last
     assert "burst" not in explain(decision)  # not known yet
     decision.burst = 1.0
     assert "burst" not in explain(decision)
@@ -45,11 +37,11 @@ def test_a_quota_without_burst_is_named():
 
 
 def test_a_failed_actuation_says_why_and_what_stands():
-    world = World(build())
-    stands = run(world).applied
+    world = World(build()).ticks(4)
+    stands = world.last.applied
     world.tick(confirm=False, waiting=20)
     world.core.on_failed("m@w", "read-only file system")
-    decision = last(world)
+    decision = world.last
     assert decision.applied == stands
     assert limit(decision) is Limit.FAILURE
     said = f"That could not be set: read-only file system; {stands:.3f} stand."
@@ -67,7 +59,7 @@ def test_the_recorded_measurements_give_every_demand_again_even_through_json():
             world.tick()
         else:
             world.tick(waiting=tick % 7, response_time=0.2 + 0.05 * (tick % 9))
-        story.append(parse(orjson.dumps(plain(last(world), at=1.5, worker="w"))))
+        story.append(parse(orjson.dumps(plain(world.last, at=1.5, worker="w"))))
     replayed = list(replay(registry.build("late_share", {}), story))
     assert len(replayed) > 30
     assert all(demand == decision.demand for decision, demand in replayed)
@@ -78,13 +70,12 @@ def test_the_recorded_measurements_give_every_demand_again_even_through_json():
 
 def test_a_story_whose_beginning_is_gone_is_replayed_from_where_the_law_begins_anew():
     world = World(build())
-    story = [run(world, 1) for _ in range(6)]
+    story = [world.ticks(1).last for _ in range(6)]
     assert [d.fresh for d in story if d.measurement is not None][:2] == [True, False]
     assert list(replay(registry.build("late_share", {}), story[-2:])) == []
 
 
 def test_the_story_is_bounded_for_one_executable_and_for_all_together():
-    assert run(World(build()), 3) is not None
     many = [
         Managed(f"m{i}@w", ModelSpec("m", Sla(0.5), 1.0), 0.1, 4.0, initial=1.0) for i in range(100)
     ]
@@ -205,11 +196,10 @@ def test_what_stands_between_a_law_and_its_cores(changes, kind, words):
 
 def test_an_idle_model_and_one_without_an_answer():
     nothing = {"arrivals": 0, "waiting": 0, "in_flight": 0, "response_time": None}
-    fields = {f: getattr(M, f) for f in M.__dataclass_fields__}
-    assert explain(decision(measurement=Measurement(**fields | nothing))).startswith(
+    assert explain(decision(measurement=replace(M, **nothing))).startswith(
         "Nothing arrived, waits or runs. It needs"
     )
-    silent = Measurement(**fields | {"response_time": None, "failed": 2.0})
+    silent = replace(M, response_time=None, failed=2.0)
     assert "2 failed. Nothing was answered (aim 400 ms" in explain(decision(measurement=silent))
 
 
@@ -235,13 +225,13 @@ def test_an_executable_that_was_never_read_wants_nothing_rather_than_no_cores():
     world = World(build())
     world.tick(unreadable=True)
     assert world.status.demand is None
-    assert "The cores are held: " in explain(last(world))
-    assert last(world).used is None
+    assert "The cores are held: " in explain(world.last)
+    assert world.last.used is None
 
 
 def test_after_a_decision_that_is_missing_nothing_is_replayed_until_the_law_begins_anew():
     world = World(build())
-    story = [run(world, 1) for _ in range(8)]
+    story = [world.ticks(1).last for _ in range(8)]
     law = registry.build("late_share", {})
     whole = [d.time for d, _ in replay(law, story)]
     assert [d.time for d, _ in replay(law, story[:4] + story[5:])] == [t for t in whole if t < 5]

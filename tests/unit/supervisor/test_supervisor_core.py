@@ -13,7 +13,7 @@ from roma.domain.exchange import (
     parse_request,
 )
 from supervisor.executables import Apply, Managed, Reading
-from tests.support.supervisor import M, World, build, reading, reply, report
+from tests.support.supervisor import M, World, build, reading, reply, report, several
 
 
 def test_the_first_tick_holds_at_what_the_kernel_grants():
@@ -64,9 +64,7 @@ def test_core_seconds_are_what_was_used_where_a_burst_was_beyond_the_quota():
 
 
 def test_an_age_that_is_no_number_is_no_reason_to_take_cores_away():
-    world = World(build())
-    for _ in range(3):
-        world.tick()
+    world = World(build()).ticks(3)
     assert world.tick(oldest_age=math.nan) == []
     assert world.why == "a measured number is not finite"
 
@@ -76,9 +74,8 @@ def test_from_the_second_tick_on_the_law_decides():
     world.tick()
     assert world.tick(response_time=0.2)  # twice too fast: some cores go
     assert world.status.applied < 1.0
-    for _ in range(40):
-        world.tick()
-    assert world.status.decisions[-1].demand.terms["load"] == pytest.approx(0.5)  # ĉλ = 0.05·10
+    world.ticks(40)
+    assert world.last.demand.terms["load"] == pytest.approx(0.5)  # ĉλ = 0.05·10
 
 
 def test_demand_allocation_applied_and_observed_are_four_things():
@@ -92,9 +89,7 @@ def test_demand_allocation_applied_and_observed_are_four_things():
 
 
 def test_a_reverted_quota_is_applied_again():
-    world = World(build("static", {"level": "min"}))
-    for _ in range(3):
-        world.tick()
+    world = World(build("static", {"level": "min"})).ticks(3)
     assert world.tick() == []  # nothing to do
     world.cores = 2.0  # systemd or a runtime reverts it
     assert world.tick() == [Apply("m@w", 0.1)]
@@ -109,7 +104,7 @@ def test_a_failed_actuation_is_tried_again_and_the_law_knows_what_stands():
     assert first
     assert second
     assert world.status.failures == 1
-    assert world.status.decisions[-1].measurement.applied == 1.0
+    assert world.last.measurement.applied == 1.0
 
 
 def test_what_an_engine_set_after_its_timeout_counts_as_applied():
@@ -123,7 +118,7 @@ def test_what_an_engine_set_after_its_timeout_counts_as_applied():
     for _ in range(3):
         assert world.tick() == []
         assert world.status.applied == command.cores == 4.0
-    assert world.status.decisions[-1].measurement.applied == 4.0
+    assert world.last.measurement.applied == 4.0
     assert world.core.readings("d")[0].applied == 4.0
     assert world.status.changes == 1
     world.cores = 2.0  # somebody else's quota, for the moment until ours is back
@@ -136,13 +131,11 @@ def test_where_nothing_is_applied_what_others_set_stands():
     for cores in (1.0, 1.0, 2.5):
         world.cores = cores
         world.tick(confirm=False)
-    assert world.status.decisions[-1].measurement.applied == 2.5
+    assert world.last.measurement.applied == 2.5
 
 
 def test_a_silent_dispatcher_means_hold():
-    world = World(build())
-    world.tick()
-    world.tick()
+    world = World(build()).ticks(2)
     before = world.status.applied
     assert world.tick(silent=True) == []
     assert world.status.applied == before
@@ -150,50 +143,40 @@ def test_a_silent_dispatcher_means_hold():
 
 
 def test_a_lost_exchange_loses_no_request_and_invents_none():
-    world = World(build())
-    for _ in range(5):
-        world.tick()
+    world = World(build()).ticks(5)
     world.tick(silent=True)
     world.rate = 30
     world.tick()
-    m = world.status.decisions[-1].measurement
+    m = world.last.measurement
     assert m.arrivals == 20  # per second, over both periods
     assert m.usage / m.completed_here == pytest.approx(0.05, rel=0.6)
 
 
 def test_after_a_long_gap_the_law_holds():
-    world = World(build())
-    for _ in range(3):
-        world.tick()
+    world = World(build()).ticks(3)
     world.tick(dt=4.0)
-    assert world.status.decisions[-1].demand.cores is None
+    assert world.last.demand.cores is None
 
 
 def test_a_restarted_dispatcher_starts_counting_at_zero():
-    world = World(build())
-    for _ in range(3):
-        world.tick()
+    world = World(build()).ticks(3)
     world.arrivals, world.epoch = 0, "e2"
     world.tick()
-    assert world.status.decisions[-1].measurement.arrivals == 10
+    assert world.last.measurement.arrivals == 10
     assert world.status.demand > 0.1
 
 
 def test_a_model_that_was_removed_and_came_again_starts_counting_at_zero():
     """Both between two reports of one dispatcher, of which one was lost perhaps."""
-    world = World(build())
-    for _ in range(5):
-        world.tick()
+    world = World(build()).ticks(5)
     world.arrivals = 0
     world.tick()
-    measurement = world.status.decisions[-1].measurement
+    measurement = world.last.measurement
     assert (measurement.arrivals, measurement.completed_here) == (10, 10)
 
 
 def test_a_restarted_supervisor_reads_back_and_does_not_jump():
-    old = World(build("pi"))
-    for _ in range(10):
-        old.tick()
+    old = World(build("pi")).ticks(10)
     new = World(build("pi"))
     new.cores, new.arrivals, new.now = old.cores, old.arrivals, 0.0
     assert new.tick() == []
@@ -203,9 +186,7 @@ def test_a_restarted_supervisor_reads_back_and_does_not_jump():
 
 @pytest.mark.parametrize("law", ["usage", "captain"])
 def test_an_unreadable_cgroup_means_hold_to_a_law_of_usage(law):
-    world = World(build(law))
-    for _ in range(3):
-        world.tick()
+    world = World(build(law)).ticks(3)
     before = world.status.applied
     world.tick(unreadable=True)
     assert world.status.applied == before
@@ -214,15 +195,13 @@ def test_an_unreadable_cgroup_means_hold_to_a_law_of_usage(law):
 
 def test_other_laws_decide_by_the_requests_while_a_cgroup_cannot_be_read():
     """A pod that is out of quota answers late: it must not wait for cores until it has answered."""
-    world = World(build("late_share"))
-    for _ in range(3):
-        world.tick()
+    world = World(build("late_share")).ticks(3)
     before, cost = world.status.applied, world.status.known_cost
     world.arrivals *= 3
     world.tick(unreadable=True)
     assert world.status.applied > 1.5 * before
     assert world.status.known_cost == cost
-    assert world.status.decisions[-1].used is None
+    assert world.last.used is None
     world.tick()  # the reading covers both periods, as do the requests
     assert world.status.known_cost == pytest.approx(cost)
 
@@ -252,8 +231,7 @@ def test_without_cost_and_reading_cores_may_rise_and_do_not_fall():
 def test_in_a_shortage_one_that_cannot_be_read_keeps_its_share_while_it_serves(law, state, cores):
     """A reading may just be late: a pod that is out of quota answers last."""
     names = ("m@w", "n@w")
-    managed = [Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=4.0) for n in names]
-    core = build(law, {}, capacity=4.0, managed=managed)
+    core = build(law, {}, capacity=4.0, managed=several(*names))
     for now in (1.0, 2.0, 3.0):
         states = ("busy", "busy" if now < 3.0 else state)
         states = tuple(ExecutorReport(n, s, 1, 0) for n, s in zip(names, states, strict=True))
@@ -267,46 +245,28 @@ def test_in_a_shortage_one_that_cannot_be_read_keeps_its_share_while_it_serves(l
     assert [core.status[n].allocation for n in names] == [4.0 - cores, cores]
 
 
-def test_an_executable_that_loads_gets_its_initial_cores():
+@pytest.mark.parametrize(
+    ("usage", "cores", "why"),
+    [
+        (1.0, 1.0, "the executable is not ready"),
+        (0.01, 0.1, "the executable is not ready and computes nothing"),
+    ],
+)
+def test_an_executable_that_loads_gets_its_initial_cores_while_it_computes(usage, cores, why):
     core = build()
     loading = reply(state="loading")
     for now in (1.0, 2.0, 3.0, 4.0):
-        core.tick({"d": loading}, {"m@w": reading(1.0, usage=now)}, now=now)
-    assert core.status["m@w"].allocation == 1.0
-    assert core.status["m@w"].decisions[-1].demand.why == "the executable is not ready"
-
-
-def test_an_executable_that_is_not_ready_and_computes_nothing_holds_its_minimum_alone():
-    core = build()
-    loading = reply(state="loading")
-    for now in (1.0, 2.0, 3.0, 4.0):
-        core.tick({"d": loading}, {"m@w": reading(1.0, usage=0.01 * now)}, now=now)
-    assert core.status["m@w"].allocation == 0.1
-    why = "the executable is not ready and computes nothing"
+        core.tick({"d": loading}, {"m@w": reading(1.0, usage=usage * now)}, now=now)
+    assert core.status["m@w"].allocation == cores
     assert core.status["m@w"].decisions[-1].demand.why == why
-    core.tick({"d": loading}, {"m@w": reading(0.1, usage=0.14)}, now=5.0)  # it begins to load
+    core.tick({"d": loading}, {"m@w": reading(cores, usage=4 * usage + 0.1)}, now=5.0)
     assert core.status["m@w"].allocation == 1.0
 
 
-def test_who_loads_takes_no_cores_from_who_serves():
-    names = {"m@w": "busy", "n@w": "loading"}
-    managed = [Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=4.0) for n in names]
-    core = build("static", {}, capacity=4.0, managed=managed)
-    states = tuple(ExecutorReport(n, state, 0, 0) for n, state in names.items())
-    for now in (1.0, 2.0, 3.0):
-        told = ExchangeReply("e1", (report("m"), report("n")), states)
-        core.tick({"d": told}, dict.fromkeys(names, reading(3.0, usage=now)), now=now)
-    serving, loading = (core.status[n] for n in names)
-    assert serving.allocation == pytest.approx(min(serving.demand, 3.9))
-    assert loading.demand == 4.0
-    assert loading.allocation == pytest.approx(max(0.1, 4.0 - serving.allocation), abs=0.002)
-
-
-def lost_beside_one_that_serves(*states, period=1.0):
+def beside_one_that_serves(*states, period=1.0):
     """Let `n` be in these states, one a period, beside `m`; return the status of both."""
     names = ("m@w", "n@w")
-    managed = [Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=4.0) for n in names]
-    core = build("static", {}, capacity=4.0, managed=managed)
+    core = build("static", {}, capacity=4.0, managed=several(*names))
     for i, state in enumerate(states, start=1):
         reports = tuple(
             ExecutorReport(n, s, 0, 0) for n, s in zip(names, ("busy", state), strict=True)
@@ -317,23 +277,29 @@ def lost_beside_one_that_serves(*states, period=1.0):
     return (core.status[n] for n in names)
 
 
+def test_who_loads_takes_no_cores_from_who_serves():
+    serving, loading = beside_one_that_serves("loading", "loading", "loading")
+    assert (serving.demand, loading.demand) == (4.0, 4.0)
+    assert (serving.allocation, loading.allocation) == (3.9, 0.1)
+
+
 def test_who_has_served_and_is_lost_is_no_newcomer():
-    serving, lost = lost_beside_one_that_serves("busy", "busy", "busy", "loading")
+    serving, lost = beside_one_that_serves("busy", "busy", "busy", "loading")
     assert lost.decisions[-1].demand.why == "the executable is not ready"
     assert lost.allocation == pytest.approx(serving.allocation)
 
 
 def test_a_restart_loop_takes_nothing_from_who_serves():
     states = ("busy", "busy", "loading", "busy", "loading", "loading")
-    serving, lost = lost_beside_one_that_serves(*states)
+    serving, lost = beside_one_that_serves(*states)
     assert (serving.allocation, lost.allocation) == (3.9, 0.1)
     # The next loss long after is no loop.
-    serving, lost = lost_beside_one_that_serves(*states[:5], period=200.0)
+    serving, lost = beside_one_that_serves(*states[:5], period=200.0)
     assert lost.allocation == pytest.approx(serving.allocation)
     # It crashes while it loads: lost once, and never ready again.
-    serving, lost = lost_beside_one_that_serves("busy", "busy", *["loading"] * 59)
+    serving, lost = beside_one_that_serves("busy", "busy", *["loading"] * 59)
     assert lost.allocation == pytest.approx(serving.allocation)
-    serving, lost = lost_beside_one_that_serves("busy", "busy", *["loading"] * 62)
+    serving, lost = beside_one_that_serves("busy", "busy", *["loading"] * 62)
     assert (serving.allocation, lost.allocation) == (3.9, 0.1)
 
 
@@ -349,39 +315,23 @@ def test_counts_of_several_dispatchers_add_up_and_the_worst_age_counts():
 
 def test_the_load_is_shared_by_those_that_serve():
     """Not by one that loads, or crashes again and again: it would take cores from those."""
-    core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, replicas=("m@w", "m@v", "m@u"))])
-    seen = []
-    for now, states in enumerate(("loading", "busy", "lost", "suspected"), 1):
-        others = (ExecutorReport("m@v", states, 0, 0), ExecutorReport("m@u", "idle", 0, 0))
-        found = reply()
-        found = replace(found, executors=found.executors + others)
-        core.tick({"d": found}, {"m@w": reading(usage=now)}, now=float(now))
-        measurement = core.status["m@w"].decisions[-1].measurement
-        seen.append(None if measurement is None else measurement.workers)
-    assert seen == [None, 3, 2, 3]
-
-
-def test_a_smaller_replica_counts_while_it_serves():
-    smaller = ((1.0, "m@v"), (2.0, "m@u"))
-    replicas = ("m@w", "m@v", "m@u")
-    core = build(
-        managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, replicas=replicas, smaller=smaller)]
-    )
-    seen = []
-    for now, state in enumerate(("busy", "busy", "lost"), 1):
+    replicas, smaller = ("m@w", "m@v", "m@u"), ((1.0, "m@v"), (2.0, "m@u"))
+    managed = Managed("m@w", M, 0.1, 4.0, initial=1.0, replicas=replicas, smaller=smaller)
+    core, seen = build(managed=[managed]), []
+    for now, state in enumerate(("loading", "busy", "lost", "suspected"), 1):
         others = (ExecutorReport("m@v", state, 0, 0), ExecutorReport("m@u", "idle", 0, 0))
         found = reply()
         found = replace(found, executors=found.executors + others)
         core.tick({"d": found}, {"m@w": reading(usage=now)}, now=float(now))
-        measurement = core.status["m@w"].decisions[-1].measurement
-        seen.append(None if measurement is None else measurement.smaller)
-    assert seen == [None, (1.0, 2.0), (2.0,)]
+        seen.append(core.status["m@w"].decisions[-1].measurement)
+    assert seen[0] is None
+    assert [m.workers for m in seen[1:]] == [3, 2, 3]
+    assert [m.smaller for m in seen[1:]] == [(1.0, 2.0), (2.0,), (1.0, 2.0)]
 
 
 def test_the_cores_that_a_model_began_with_are_for_others_until_its_first_request():
     """Its cost is unknown; it gives them back by and by if nobody needs them."""
-    names = ("m@w", "n@w")
-    core = build(managed=[Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=4.0) for n in names])
+    core = build(managed=several("m@w", "n@w"))
 
     def tick(now, busy, first):
         models = (
@@ -429,7 +379,7 @@ def test_requests_that_late_clients_give_up_raise_the_margin_of_a_promise_on_the
     world = World(build())
     for i in range(8):
         world.tick(response_time=0.4, mean_time=0.4, cancelled_late=8 * i)
-    assert world.status.decisions[-1].measurement.given_up == 8
+    assert world.last.measurement.given_up == 8
     assert world.status.law_state.x > 0
 
 
@@ -448,23 +398,23 @@ def test_the_mean_of_several_dispatchers_is_that_of_all_their_answers():
 
 
 def test_requests_refused_as_too_late_reach_the_law_as_violations():
-    world = World(build("pi", {"error": "rt", "K": 0.5, "a": 0.5}))
-    world.tick()
-    world.tick()
+    world = World(build("pi", {"error": "rt", "K": 0.5, "a": 0.5})).ticks(2)
     before = world.status.applied
     world.tick(rejected={"deadline": 5})
-    assert world.status.decisions[-1].measurement.shed == 5
+    assert world.last.measurement.shed == 5
     world.tick(rejected={"deadline": 9})
     assert world.status.applied > before
 
 
-def test_throttling_is_a_share_of_the_periods():
-    core = build()
+def test_throttling_is_a_share_of_the_periods_and_reaches_the_law_as_the_profiled_cost_does():
+    core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, cost=0.05)])
     core.tick({"d": reply()}, {"m@w": reading(1.0, 0.0, 100, 10)}, now=1.0)
     core.tick({"d": reply()}, {"m@w": reading(1.0, 0.5, 120, 15)}, now=2.0)
     (sent,) = core.readings("d")
     assert (sent.throttled, sent.usage) == (0.25, 0.5)
     assert core.status["m@w"].used == 0.5
+    m = core.status["m@w"].decisions[-1].measurement
+    assert (m.throttled, m.profile) == (0.25, 0.05)
 
 
 def test_what_is_available_is_the_maximum_or_what_a_shortage_leaves():
@@ -496,14 +446,6 @@ def test_what_was_read_earlier_counts_from_when_it_was_read():
             assert core.status["m@w"].used == pytest.approx(0.3 / (0.6 if now == 2.0 else 0.5))
 
 
-def test_throttling_and_the_profiled_cost_reach_the_law():
-    core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, cost=0.05)])
-    core.tick({"d": reply()}, {"m@w": reading(1.0, 0.0, 100, 10)}, now=1.0)
-    core.tick({"d": reply()}, {"m@w": reading(1.0, 0.5, 120, 15)}, now=2.0)
-    m = core.status["m@w"].decisions[-1].measurement
-    assert (m.throttled, m.profile) == (0.25, 0.05)
-
-
 def test_a_request_that_outlasts_the_period_costs_all_that_it_used():
     core = build()
     for now, usage, completed, running in (
@@ -526,16 +468,12 @@ def test_the_profiled_cost_sets_the_floor_before_the_first_answer():
 
 def test_a_measured_cost_stays_within_four_times_the_profiled_one():
     core = build(managed=[Managed("m@w", M, 0.1, 4.0, initial=1.0, cost=0.01)])
-    world = World(core, cost=10.0)
-    for _ in range(5):
-        world.tick()
+    world = World(core, cost=10.0).ticks(5)
     assert world.status.cost.estimate == pytest.approx(0.04)
 
 
 def test_what_is_held_is_not_raised_by_gamma_at_every_tick():
-    world = World(build("rules", gamma=0.5))
-    for _ in range(10):
-        world.tick()
+    world = World(build("rules", gamma=0.5)).ticks(10)
     assert world.status.applied == 1.0
 
 
@@ -554,7 +492,7 @@ def test_who_stays_keeps_its_history_when_others_come_and_go():
 
 
 def test_an_executable_that_cannot_be_read_costs_its_neighbours_nothing():
-    managed = [Managed(n, replace(M, name=n[0]), 0.1, 4.0, initial=1.0) for n in ("m@w", "x@w")]
+    managed = several("m@w", "x@w", initial=1.0)
     core = build("static", {"level": "max"}, capacity=4.0, managed=managed)
     for now in (1.0, 2.0, 3.0):
         commands = core.tick({"d": reply()}, {"m@w": reading(), "x@w": None}, now=now)
