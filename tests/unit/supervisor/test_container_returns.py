@@ -20,13 +20,14 @@ def config(models):
 class Engine:
     """Has containers by name: the bodies that they were made of; `made` are all that ever were."""
 
-    def __init__(self):
-        self.present, self.made = {}, []
+    def __init__(self, **present):
+        self.present, self.made = present, []
 
     async def containers(self, labels):
         return [
             {"Labels": body["Labels"], "Id": name, "State": "running"}
             for name, body in self.present.items()
+            if labels.items() <= body["Labels"].items()
         ]
 
     async def inspect(self, container):
