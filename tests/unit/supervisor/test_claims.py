@@ -18,7 +18,7 @@ from pathlib import Path
 from supervisor.cgroups import Hierarchy
 from supervisor.claims import Claims
 claims = Claims()
-claims.take([Hierarchy(2, (Path(sys.argv[1]),)).group("a", 0.1)])
+claims.take([Hierarchy(2, (Path(sys.argv[1]),)).group(sys.argv[2], 0.1)])
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -34,11 +34,11 @@ def groups(tmp_path):
     return [hierarchy.group(name, 0.1) for name in "ab"]
 
 
-@pytest.fixture
-def holder(tmp_path, groups):
-    """Another process that claims group a."""
+@contextlib.contextmanager
+def held(directory):
+    """Let another process claim a group; yield that process."""
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, tmp_path],
+        [sys.executable, "-c", HOLD, directory.parent, directory.name],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -46,6 +46,13 @@ def holder(tmp_path, groups):
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
+
+
+@pytest.fixture
+def holder(tmp_path, groups):
+    """Another process that claims group a."""
+    with held(tmp_path / "a") as process:
+        yield process
 
 
 def test_the_second_one_is_told_who_holds_it(tmp_path, groups, holder):
@@ -74,7 +81,7 @@ def test_what_is_controlled_may_change_and_stays_claimed(tmp_path, groups):
     claims.take(groups[:1])
     claims.take(groups)
     claims.take(groups[:1])
-    other = [sys.executable, "-c", HOLD.replace('"a"', "sys.argv[2]"), tmp_path]
+    other = [sys.executable, "-c", HOLD, tmp_path]
 
     def taken(name):
         done = subprocess.run([*other, name], input="", capture_output=True, text=True, check=False)

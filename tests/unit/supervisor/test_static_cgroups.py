@@ -3,8 +3,6 @@
 import contextlib
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -14,7 +12,7 @@ from roma.domain.errors import TakenError
 from supervisor.cgroups import Hierarchy
 from supervisor.claims import Claims
 from supervisor.live import actuation
-from tests.unit.supervisor.test_claims import HOLD
+from tests.unit.supervisor.test_claims import held
 
 CONFIG = """
 models: {m: {sla: {response_time: 1}}}
@@ -61,22 +59,6 @@ async def actuator(mount, claims):
         yield found
 
 
-@pytest.fixture
-def hold():
-    """Return a function that lets another process claim a group, and returns its pid."""
-    with contextlib.ExitStack() as stack:
-
-        def start(group):
-            argv = [sys.executable, "-c", HOLD.replace('"a"', repr(group.name)), group.parent]
-            other = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            stack.enter_context(other)
-            stack.callback(other.kill)
-            assert other.stdout.readline() == b"held\n"
-            return other.pid
-
-        yield start
-
-
 async def test_it_is_found_below_the_mount_wherever_the_supervisor_runs(mount, actuator):
     group_at(mount / "system.slice" / "m.service")
     assert (await reads(actuator)).cores == 1.0
@@ -109,10 +91,12 @@ async def test_one_that_comes_later_or_again_is_claimed(mount, actuator, claims)
         shutil.rmtree(group)
 
 
-async def test_one_that_another_supervisor_has_by_then_is_refused(mount, actuator, hold):
+async def test_one_that_another_supervisor_has_by_then_is_refused(mount, actuator):
     group = mount / "system.slice" / "m.service"
     assert await reads(actuator) is None
     group_at(group)
-    pid = hold(group)
-    with pytest.raises(TakenError, match=f"cgroup {group}: process {pid} of this host"):
+    with (
+        held(group) as other,
+        pytest.raises(TakenError, match=f"cgroup {group}: process {other.pid} of this host"),
+    ):
         await actuator.read()
