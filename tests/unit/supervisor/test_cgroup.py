@@ -183,12 +183,13 @@ def v2_tree(root, path, *, controllers="cpu memory", procs="", subtree="", is_ro
     return directory
 
 
-def proc_files(tmp_path, mounts, own):
+def found_by(tmp_path, mounts, own):
+    """Return the hierarchy of a process with these mounts and groups."""
     mountinfo, cgroup = tmp_path / "mountinfo", tmp_path / "cgroup"
     lines = [f"30 20 0:26 / {m} rw - {fs} {fs} {opts}\n" for fs, opts, m in mounts]
     mountinfo.write_text("".join(lines))
     cgroup.write_text(own)
-    return {"mountinfo": mountinfo, "own": cgroup}
+    return find_hierarchy(mountinfo=mountinfo, own=cgroup)
 
 
 def test_version_2_writes_cpu_max_and_reads_cpu_stat(tmp_path):
@@ -253,13 +254,10 @@ def test_version_1_uses_the_cpu_and_the_cpuacct_hierarchy(tmp_path):
     cpu, acct = tmp_path / "cpu", tmp_path / "cpuacct"
     (cpu / "docker/abc").mkdir(parents=True)
     (acct / "docker/abc").mkdir(parents=True)
-    files = proc_files(
-        tmp_path,
-        [("cgroup", "rw,cpu", cpu), ("cgroup", "rw,cpuacct", acct)],
-        "2:cpuacct:/docker/abc\n1:cpu:/docker/abc\n0::/\n",
-    )
-    hierarchy = find_hierarchy(**files)
-    assert hierarchy == Hierarchy(1, (cpu / "docker/abc", acct / "docker/abc"))
+    mounts = [("cgroup", "rw,cpu", cpu), ("cgroup", "rw,cpuacct", acct)]
+    own = "2:cpuacct:/docker/abc\n1:cpu:/docker/abc\n0::/\n"
+    found = found_by(tmp_path, mounts, own)
+    assert found == Hierarchy(1, (cpu / "docker/abc", acct / "docker/abc"))
 
 
 @pytest.mark.parametrize("path", ["roma/tasks", "tasks/m"])
@@ -284,9 +282,8 @@ def test_a_name_that_the_kernel_has_taken_is_an_error_and_no_group(tmp_path, pat
 
 
 def test_version_1_without_accounting_is_named(tmp_path):
-    files = proc_files(tmp_path, [("cgroup", "rw,cpu", tmp_path)], "1:cpu:/\n")
     with pytest.raises(ActuationNotPermitted, match="the cpuacct controller is not mounted"):
-        find_hierarchy(**files)
+        found_by(tmp_path, [("cgroup", "rw,cpu", tmp_path)], "1:cpu:/\n")
 
 
 def test_a_delegated_subtree_of_an_ordinary_user_is_permitted(tmp_path):
@@ -296,18 +293,14 @@ def test_a_delegated_subtree_of_an_ordinary_user_is_permitted(tmp_path):
     v2_tree(mount, "user.slice")
     v2_tree(mount, "user.slice/user-1000.slice")
     v2_tree(mount, "user.slice/user-1000.slice/user@1000.service/shell.scope", procs="4242\n")
-    files = proc_files(
-        tmp_path,
-        [("cgroup2", "rw", mount)],
-        "0::/user.slice/user-1000.slice/user@1000.service/shell.scope\n",
-    )
-    assert find_hierarchy(**files) == Hierarchy(2, (delegated,))
+    own = "0::/user.slice/user-1000.slice/user@1000.service/shell.scope\n"
+    found = found_by(tmp_path, [("cgroup2", "rw", mount)], own)
+    assert found == Hierarchy(2, (delegated,))
 
 
 def test_a_container_with_its_own_namespace_moves_its_processes_out_of_the_way(tmp_path):
     mount = v2_tree(tmp_path / "cgroup2", "", procs="1\n17\n")
-    files = proc_files(tmp_path, [("cgroup2", "rw", mount)], "0::/\n")
-    hierarchy = find_hierarchy(**files)
+    hierarchy = found_by(tmp_path, [("cgroup2", "rw", mount)], "0::/\n")
     assert hierarchy == Hierarchy(2, (mount,), crowded=True)
     v2_tree(mount, "roma")
     hierarchy.prepare("roma/m")
@@ -317,23 +310,21 @@ def test_a_container_with_its_own_namespace_moves_its_processes_out_of_the_way(t
 
 def test_a_real_root_may_hold_processes(tmp_path):
     mount = v2_tree(tmp_path / "cgroup2", "", procs="1\n", is_root=True)
-    files = proc_files(tmp_path, [("cgroup2", "rw", mount)], "0::/\n")
-    assert find_hierarchy(**files) == Hierarchy(2, (mount,))
+    found = found_by(tmp_path, [("cgroup2", "rw", mount)], "0::/\n")
+    assert found == Hierarchy(2, (mount,))
 
 
 def test_a_child_of_a_launcher_that_moved_finds_the_same_place(tmp_path):
     mount = v2_tree(tmp_path / "cgroup2", "")
     v2_tree(mount, "roma.self", procs="17\n")
-    files = proc_files(tmp_path, [("cgroup2", "rw", mount)], "0::/roma.self\n")
-    assert find_hierarchy(**files).roots == (mount,)
+    assert found_by(tmp_path, [("cgroup2", "rw", mount)], "0::/roma.self\n").roots == (mount,)
 
 
 def test_without_a_cpu_controller_the_reason_is_named(tmp_path):
     mount = tmp_path / "cgroup2"
     v2_tree(mount, "", controllers="hugetlb")
-    files = proc_files(tmp_path, [("cgroup2", "rw", mount)], "0::/\n")
     with pytest.raises(ActuationNotPermitted, match="no cgroup hierarchy with a cpu controller"):
-        find_hierarchy(**files)
+        found_by(tmp_path, [("cgroup2", "rw", mount)], "0::/\n")
 
 
 def test_without_a_writable_group_the_reason_is_named(tmp_path):
@@ -343,6 +334,5 @@ def test_without_a_writable_group_the_reason_is_named(tmp_path):
     (mount / "cgroup.controllers").write_text("cpu")
     for directory in (mount, mount / "app"):
         (directory / "cgroup.subtree_control").unlink()
-    files = proc_files(tmp_path, [("cgroup2", "rw", mount)], "0::/app\n")
     with pytest.raises(ActuationNotPermitted, match="writable and passes the cpu controller down"):
-        find_hierarchy(**files)
+        found_by(tmp_path, [("cgroup2", "rw", mount)], "0::/app\n")
