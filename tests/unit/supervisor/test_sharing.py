@@ -37,16 +37,25 @@ def test_eta_is_capacity_over_demand():
     assert share([CoreRequest(1.0), CoreRequest(3.0)], 2.0).eta == 0.5
 
 
-def test_in_a_shortage_minimum_and_floor_come_before_demand():
-    wants = [CoreRequest(8.0, minimum=0.1, floor=0.4), CoreRequest(1.0, minimum=0.1, floor=0.6)]
-    # 0.4 + 0.6 first, the remaining 1.0 in the ratio of what is still missing, 7.6 : 0.4
-    found = share(wants, 2.0, sharing=PROPORTIONAL).granted
-    assert found == pytest.approx((1.35, 0.65))
-
-
-def test_floors_that_do_not_fit_are_scaled_above_the_minima():
-    wants = [CoreRequest(3.0, minimum=0.2, floor=2.2), CoreRequest(3.0, minimum=0.2, floor=1.2)]
-    assert share(wants, 1.0, sharing=PROPORTIONAL).granted == pytest.approx((0.6, 0.4))
+@pytest.mark.parametrize(
+    ("wants", "capacity", "expected"),
+    [
+        # 0.4 + 0.6 first, the remaining 1.0 in the ratio of what is still missing, 7.6 : 0.4
+        (
+            [CoreRequest(8.0, minimum=0.1, floor=0.4), CoreRequest(1.0, minimum=0.1, floor=0.6)],
+            2.0,
+            (1.35, 0.65),
+        ),
+        # Floors that do not fit are scaled above the minima.
+        (
+            [CoreRequest(3.0, minimum=0.2, floor=2.2), CoreRequest(3.0, minimum=0.2, floor=1.2)],
+            1.0,
+            (0.6, 0.4),
+        ),
+    ],
+)
+def test_in_a_shortage_minimum_and_floor_come_before_demand(wants, capacity, expected):
+    assert share(wants, capacity, sharing=PROPORTIONAL).granted == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -62,29 +71,23 @@ def test_in_a_shortage_who_needs_less_than_a_fair_share_gets_it_whole(demands, c
     assert granted(demands, capacity, sharing=MAX_MIN) == pytest.approx(expected)
 
 
-def test_a_fair_share_is_by_weight():
-    wants = [CoreRequest(4.0, weight=3.0), CoreRequest(4.0), CoreRequest(0.1)]
-    assert share(wants, 2.1).granted == pytest.approx((1.5, 0.5, 0.1))
-
-
-def test_minima_come_before_fair_shares():
-    wants = [CoreRequest(1.0, minimum=1.0), CoreRequest(4.0), CoreRequest(4.0)]
-    assert share(wants, 1.8).granted == pytest.approx((1.0, 0.4, 0.4))
-
-
-def test_minima_that_do_not_fit_shrink_from_the_largest():
-    wants = [
-        CoreRequest(2.0, minimum=2.0),
-        CoreRequest(0.3, minimum=0.3),
-        CoreRequest(2.0, minimum=2.0),
-    ]
-    assert share(wants, 1.3).granted == pytest.approx((0.5, 0.3, 0.5))
-
-
-def test_a_floor_never_raises_a_demand():
-    assert share([CoreRequest(0.2, floor=1.0), CoreRequest(5.0)], 2.0).granted[0] == pytest.approx(
-        0.2
-    )
+@pytest.mark.parametrize(
+    ("wants", "capacity", "expected"),
+    [
+        ([CoreRequest(4.0, weight=3.0), CoreRequest(4.0), CoreRequest(0.1)], 2.1, (1.5, 0.5, 0.1)),
+        ([CoreRequest(1.0, minimum=1.0), CoreRequest(4.0), CoreRequest(4.0)], 1.8, (1.0, 0.4, 0.4)),
+        ([CoreRequest(c, minimum=c) for c in (2.0, 0.3, 2.0)], 1.3, (0.5, 0.3, 0.5)),
+        ([CoreRequest(0.2, floor=1.0), CoreRequest(5.0)], 2.0, (0.2, 1.8)),
+    ],
+    ids=[
+        "a fair share is by weight",
+        "minima come before it",
+        "minima that do not fit shrink from the largest",
+        "a floor never raises a demand",
+    ],
+)
+def test_fair_shares_in_a_shortage(wants, capacity, expected):
+    assert share(wants, capacity).granted == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("sharing", Sharing)
