@@ -18,15 +18,27 @@ def watched(cores=0.4, *, margin=0.0):
     return CaptainState(margin, (Used(1.0, cores),) * 5)
 
 
-def test_captain_scales_up_by_what_exceeds_alpha_times_the_target():
-    demand, _ = captain(None, replace(BASE, throttled=0.5))
-    assert demand.cores == pytest.approx(1.0 * (1 + 0.5 - 3 * 0.1))
-
-
-def test_captain_tolerates_throttling_up_to_alpha_times_the_target():
-    demand, state = captain(None, replace(BASE, throttled=0.29))
-    assert demand.cores == 1.0
-    assert state.rollback is None
+@pytest.mark.parametrize(
+    ("state", "changes", "cores"),
+    [
+        # Scaled up by what exceeds alpha times the target, and up to that tolerated.
+        (None, {"throttled": 0.5}, 1.0 * (1 + 0.5 - 3 * 0.1)),
+        (None, {"throttled": 0.29}, 1.0),
+        (watched(0.1), {"usage": 0.1}, 0.5),  # halved at most
+        (watched(0.89), {"usage": 0.89}, 0.89),
+        (watched(0.91), {"usage": 0.91}, 1.0),  # it does not bother to cut a tenth
+        # Its trap: a model that misses its SLA without being throttled keeps what it has.
+        (
+            watched(0.95),
+            {"usage": 0.95, "response_time": 9.0, "waiting": 99, "oldest_age": 9.0},
+            1.0,
+        ),
+    ],
+)
+def test_captain_follows_throttling_and_usage_alone(state, changes, cores):
+    demand, after = captain(state, replace(BASE, **changes))
+    assert demand.cores == pytest.approx(cores)
+    assert (after.rollback is None) == (cores >= 1.0)
 
 
 def test_captain_cuts_to_the_peak_of_its_history_and_margins_of_its_deviation():
@@ -35,16 +47,6 @@ def test_captain_cuts_to_the_peak_of_its_history_and_margins_of_its_deviation():
     # The newest 0.3 pushes the oldest 0.5 out; stdev(0.3, 0.5, 0.3, 0.5, 0.3) = 0.1095
     assert after.margin == pytest.approx(2.0)  # not throttled: the margin shrinks by the target
     assert demand.cores == pytest.approx(0.5 + 2.0 * 0.10954, abs=1e-4)
-
-
-def test_captain_halves_at_most():
-    demand, _ = captain(watched(0.1), replace(BASE, usage=0.1))
-    assert demand.cores == 0.5
-
-
-def test_captain_does_not_bother_to_cut_a_tenth():
-    assert captain(watched(0.91), replace(BASE, usage=0.91))[0].cores == 1.0
-    assert captain(watched(0.89), replace(BASE, usage=0.89))[0].cores == pytest.approx(0.89)
 
 
 def test_captain_cuts_nothing_before_its_history_is_full():
@@ -78,9 +80,3 @@ def test_captain_does_not_answer_for_the_supervisors_shortage():
     _, state = captain(watched(), replace(BASE, usage=0.4))
     demand, _ = captain(state, replace(BASE, throttled=0.9, applied=0.2, usage=0.2))
     assert demand.cores == 1.5
-
-
-def test_captain_sees_no_response_time():
-    """Its trap: a model that misses its SLA without being throttled keeps what it has."""
-    late = replace(BASE, response_time=9.0, waiting=99, oldest_age=9.0, usage=0.95)
-    assert captain(watched(0.95), late)[0].cores == 1.0
