@@ -32,6 +32,10 @@ from tests.support.supervisor import reply, report
 TIGHT = Promise(0.03, 0.015, 0.1, 0.2)
 
 
+def step(state, m, *, dt=1.0, lo=0.02, hi=32.0):
+    return late_share_step(LateShareGains(), state, m, dt=dt, lo=lo, hi=hi)
+
+
 def test_slots_are_erlangs_where_nobody_may_wait():
     """C(k, 2): 0.444, 0.174, 0.060, 0.018, 0.005 for 3 to 7 slots."""
     assert [slots_needed(2.0, 0.02, 0.0, late) for late in (0.5, 0.2, 0.1, 0.05, 0.01)] == [
@@ -175,12 +179,11 @@ def test_before_its_first_request_a_model_gives_its_cores_back(dt):
     nothing = replace(BASE, arrivals=0, completed_here=0, usage=0.0, waiting=0, in_flight=0)
     nothing, state = replace(nothing, profile=None, response_time=None), None
     for _ in range(round(20 / dt)):
-        demand, state = late_share_step(LateShareGains(), state, nothing, dt=dt, lo=0.1, hi=4.0)
+        demand, state = step(state, nothing, dt=dt, lo=0.1, hi=4.0)
         nothing = replace(nothing, applied=demand.cores)
     assert demand.cores == 0.1
     first = replace(nothing, arrivals=1, in_flight=1, threads=2)
-    demand, _ = late_share_step(LateShareGains(), state, first, dt=dt, lo=0.1, hi=4.0)
-    assert demand.cores == 2.0
+    assert step(state, first, dt=dt, lo=0.1, hi=4.0)[0].cores == 2.0
 
 
 def test_a_night_of_silence_and_the_cheapest_request_are_numbers_like_others():
@@ -188,16 +191,15 @@ def test_a_night_of_silence_and_the_cheapest_request_are_numbers_like_others():
     state, m = None, replace(BASE, profile=0.05)
     silence = replace(m, arrivals=0, completed_here=0, usage=0.0)
     for period in [m] * 10 + [silence] * 6 * 3600 * 5 + [replace(m, arrivals=900)] * 5:
-        demand, state = late_share_step(LateShareGains(), state, period, dt=0.2, lo=0.02, hi=32.0)
+        demand, state = step(state, period, dt=0.2)
     assert demand.cores > 20
     cheap = replace(BASE, usage=5e-324, waiting=3)
-    demand, _ = late_share_step(LateShareGains(), None, cheap, dt=0.2, lo=0.02, hi=32.0)
-    assert 0 < demand.cores < 0.1
+    assert 0 < step(None, cheap, dt=0.2)[0].cores < 0.1
 
 
 def learned(m, state=None, periods=20):
     for _ in range(periods):
-        _, state = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.1, hi=32.0)
+        _, state = step(state, m, lo=0.1)
         m = replace(m, applied=state.asked or m.applied)
     return state
 
@@ -220,7 +222,7 @@ def test_in_the_long_run_the_late_share_is_the_aim_whatever_the_plant_is(steepne
         now = sum(draw.random() < 0.02 * math.exp(-steepness * state.x) for _ in range(10))
         n, late = n + 10, late + now
         m = replace(m, violations=now, applied=state.asked or 1.0)
-        _, state = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
+        _, state = step(state, m)
         assert abs(late / n - 0.015) <= (MOST - LEAST) / (LateShareGains().step * n)
     assert LEAST < state.x < MOST
 
@@ -236,7 +238,7 @@ def test_in_the_long_run_the_mean_is_its_set_point_whatever_the_plant_is(steepne
         mean = min(5.0, draw.expovariate(1 / (alpha * math.exp(-steepness * state.x))))
         n, total = n + 10, total + 10 * mean
         m = replace(m, mean_time=mean, applied=state.asked or 1.0)
-        _, state = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
+        _, state = step(state, m)
     assert abs(total / n - alpha) <= (MOST - LEAST) / (LateShareGains().step * MEAN_BUDGET * n)
     assert LEAST < state.x < MOST
 
@@ -254,15 +256,14 @@ def test_below_the_load_what_waits_brings_the_rest(x, share):
     """10 req/s of 50 core-ms are 0.5 cores; a promise of 1 s leaves the time to wait."""
     m = replace(BASE, arrivals=10, profile=0.05, budget=0.02, sla=1.0, violations=0.15)
     state = LateShareState(RequestRate(10.0, 20.0, 10.0, 10.0), x)
-    demand, _ = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
+    demand, _ = step(state, m)
     load = 0.5
     if share is None:
         assert demand.cores > load
     else:
         assert demand.cores == pytest.approx(share * load, abs=0.01)
     waiting = replace(m, waiting=20)
-    demand, _ = late_share_step(LateShareGains(), state, waiting, dt=1.0, lo=0.02, hi=32.0)
-    assert demand.cores >= 2 * 0.05 * 20 / 2
+    assert step(state, waiting)[0].cores >= 2 * 0.05 * 20 / 2
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -270,8 +271,9 @@ def test_after_silence_each_executable_has_what_one_request_in_time_needs(worker
     """Whatever the margin has become by day."""
     quiet = replace(BASE, arrivals=0, completed_here=0, usage=0.0, profile=0.05, workers=workers)
     state = LateShareState(RequestRate(), LEAST)
-    demand, _ = late_share_step(LateShareGains(), state, quiet, dt=1.0, lo=0.02, hi=32.0)
-    assert demand.cores == pytest.approx(0.05 / (BASE.bucket + BASE.sla - BASE.quota_period))
+    assert step(state, quiet)[0].cores == pytest.approx(
+        0.05 / (BASE.bucket + BASE.sla - BASE.quota_period)
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,9 +288,9 @@ def test_a_replica_takes_what_smaller_ones_cannot_have(smaller, share):
 def test_a_demand_for_what_smaller_replicas_cannot_have_is_explained():
     m = replace(BASE, arrivals=100, profile=0.05, budget=0.02, workers=2, violations=1)
     state = LateShareState(RequestRate(100.0, 20.0, 100.0, 100.0), asked=m.applied)
-    alone, _ = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
+    alone, _ = step(state, m)
     m = replace(m, smaller=(1.0,))
-    beside, _ = late_share_step(LateShareGains(), state, m, dt=1.0, lo=0.02, hi=32.0)
+    beside, _ = step(state, m)
     assert beside.cores == pytest.approx(2 * alone.cores - 1.0)
     assert sum(beside.terms.values()) == pytest.approx(beside.cores)
     assert beside.terms["smaller_replicas"] == pytest.approx(alone.cores - 1.0)
@@ -301,7 +303,7 @@ def test_many_late_requests_at_once_move_x_by_three_a_second(by_gpu, dt):
     late = replace(late, completed_gpu=by_gpu * dt)
     rate = RequestRate(10.0, 20.0, 10.0, 10.0)
     state = LateShareState(rate, -2.0, asked=late.applied, by_gpu=float(by_gpu))
-    _, after = late_share_step(LateShareGains(), state, late, dt=dt, lo=0.1, hi=32.0)
+    _, after = step(state, late, dt=dt, lo=0.1)
     most = MOST_ON_GPU if by_gpu else MOST
     assert after.x == pytest.approx(min(most, -2.0 + 3.0 * dt))
 
@@ -309,10 +311,10 @@ def test_many_late_requests_at_once_move_x_by_three_a_second(by_gpu, dt):
 def test_what_was_late_before_the_first_demand_says_nothing_about_the_margin():
     """A replica that joins others in an overload, and a model whose cost was not known."""
     late = replace(BASE, profile=0.05, budget=0.02, violations=1000, arrivals=1000)
-    demand, state = late_share_step(LateShareGains(), None, late, dt=1.0, lo=0.1, hi=99.0)
+    demand, state = step(None, late, lo=0.1, hi=99.0)
     assert state.x == 0.0
     late = replace(late, applied=demand.cores)
-    _, state = late_share_step(LateShareGains(), state, late, dt=1.0, lo=0.1, hi=99.0)
+    _, state = step(state, late, lo=0.1, hi=99.0)
     assert state.x > 0.0
 
 
@@ -330,7 +332,7 @@ def test_where_gpus_answer_all_an_unknown_cost_takes_no_cores():
     state, cores = None, 4.0
     for _ in range(40):
         seen = replace(GPUS_ANSWER_ALL, applied=cores)
-        demand, state = late_share_step(LateShareGains(), state, seen, dt=1.0, lo=0.02, hi=32.0)
+        demand, state = step(state, seen)
         cores = demand.cores
     assert demand.why == "GPUs reach all requests in time"
     assert cores == 0.02
@@ -339,9 +341,8 @@ def test_where_gpus_answer_all_an_unknown_cost_takes_no_cores():
 @pytest.mark.parametrize("needs", [{"in_flight_here": 1}, {"waiting": 200}, {"completed_cpu": 3}])
 def test_what_a_cpu_does_has_all_threads_while_its_cost_is_unknown(needs):
     seen = replace(GPUS_ANSWER_ALL, applied=0.02, arrivals=60, **needs)
-    _, state = late_share_step(LateShareGains(), None, seen, dt=1.0, lo=0.02, hi=32.0)
-    demand, _ = late_share_step(LateShareGains(), state, seen, dt=1.0, lo=0.02, hi=32.0)
-    assert demand.cores == 4.0
+    _, state = step(None, seen)
+    assert step(state, seen)[0].cores == 4.0
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -351,11 +352,10 @@ def test_silence_needs_no_margin(threads, x):
     quiet = replace(BASE, arrivals=0, completed_here=0, usage=0.0, profile=0.4, threads=threads)
     state = LateShareState(RequestRate(10.0, 20.0, 10.0, 10.0), x)
     for _ in range(1500):
-        demand, state = late_share_step(LateShareGains(), state, quiet, dt=0.2, lo=0.02, hi=32.0)
+        demand, state = step(state, quiet, dt=0.2)
     assert demand.cores == pytest.approx(0.4 / 0.5, rel=0.05)
     served = replace(quiet, on_gpu=True)
-    demand, _ = late_share_step(LateShareGains(), state, served, dt=0.2, lo=0.02, hi=32.0)
-    assert demand.cores == pytest.approx(0.02, abs=0.03)
+    assert step(state, served, dt=0.2)[0].cores == pytest.approx(0.02, abs=0.03)
 
 
 def test_what_was_late_without_the_cores_teaches_nothing():
@@ -364,20 +364,18 @@ def test_what_was_late_without_the_cores_teaches_nothing():
     for x, after in ((0.1, 0.1), (0.0, 0.0), (-0.1, 0.0), (-1.0, -0.5)):
         state = replace(learned(late, periods=2), x=x)
         short = replace(late, applied=0.5 * state.asked)
-        _, found = late_share_step(LateShareGains(), state, short, dt=1.0, lo=0.1, hi=32.0)
+        _, found = step(state, short, lo=0.1)
         assert found.x == pytest.approx(after, abs=0.02)
-        _, at_most = late_share_step(LateShareGains(), state, late, dt=1.0, lo=0.1, hi=state.asked)
+        _, at_most = step(state, late, lo=0.1, hi=state.asked)
         assert at_most.x == pytest.approx(after, abs=0.02)
 
 
 def test_what_runs_keeps_its_threads_while_its_cost_is_unknown():
     """A model that starts under load has 16 cores, and no answer for longer than a period."""
     busy = replace(BASE, completed_here=0, in_flight=8, in_flight_here=8, applied=16.0, threads=2)
-    demand, _ = late_share_step(LateShareGains(), None, busy, dt=0.2, lo=0.1, hi=32.0)
-    assert demand.cores == 16.0
+    assert step(None, busy, dt=0.2, lo=0.1)[0].cores == 16.0
     one = replace(busy, in_flight=1, in_flight_here=1)
-    demand, _ = late_share_step(LateShareGains(), None, one, dt=0.2, lo=0.1, hi=32.0)
-    assert demand.cores == 2.0
+    assert step(None, one, dt=0.2, lo=0.1)[0].cores == 2.0
 
 
 def test_failures_and_unknown_costs_teach_nothing():
@@ -385,7 +383,7 @@ def test_failures_and_unknown_costs_teach_nothing():
     failed = replace(late, violations=5, failed=5)
     assert learned(failed, periods=5).x == learned(late, periods=5).x
     unknown = replace(BASE, completed_here=0, violations=5, applied=32.0, threads=2)
-    demand, state = late_share_step(LateShareGains(), None, unknown, dt=1.0, lo=0.1, hi=32.0)
+    demand, state = step(None, unknown, lo=0.1)
     assert demand.cores == 2
     assert state.x == 0
 
@@ -395,16 +393,15 @@ def test_gpus_leave_what_waits_beyond_their_reach():
     served = replace(BASE, arrivals=40, completed_gpu=40, completed_here=0, profile=0.05)
     served = replace(served, on_gpu=True)
     reached = replace(served, waiting=16)
-    bounds = {"dt": 1.0, "lo": 0.0, "hi": 32.0}
-    demand, state = late_share_step(LateShareGains(), None, reached, **bounds)
+    demand, state = step(None, reached, lo=0.0)
     assert state.rate.mean == 0
     assert "backlog" not in demand.terms
     assert demand.cores == 0.0
-    beyond, state = late_share_step(LateShareGains(), None, replace(served, waiting=66), **bounds)
+    beyond, state = step(None, replace(served, waiting=66), lo=0.0)
     # 50 beyond: within 2·dt, since that is longer than the response time.
     assert beyond.cores == pytest.approx(2 * 0.05 * 50 / 2)
     shared = replace(served, waiting=66, workers=2)
-    half, _ = late_share_step(LateShareGains(), None, shared, **bounds)
+    half, _ = step(None, shared, lo=0.0)
     assert half.cores == pytest.approx(beyond.cores / 2)
 
 
