@@ -6,8 +6,8 @@ import pytest
 
 from dispatcher.assembly import build_core
 from roma.config import schema
-from roma.domain.errors import ConfigError
 from roma.domain.variants import Variant
+from tests.support.roma_yaml import faults
 
 YAML = """
 models:
@@ -21,13 +21,13 @@ BOTH = "{small: {accuracy: 0.9}, large: {accuracy: 1}}"
 GPU = "{actions: 'x:1', device: gpu}"
 
 
-def read(variants=BOTH, listed=GPU, policy="qos"):
-    return schema.parse(YAML.format(variants=variants, listed=listed, policy=policy))
+def text(variants=BOTH, listed=GPU, policy="qos"):
+    return YAML.format(variants=variants, listed=listed, policy=policy)
 
 
 @pytest.mark.parametrize("policy", ["qos", "fixed"])
 def test_variants_are_in_order_and_known_by_their_own_names(policy):
-    queues = build_core(read(policy=policy)).queues
+    queues = build_core(schema.parse(text(policy=policy))).queues
     assert queues["m"].spec.variants == (Variant("large", 1.0), Variant("small", 0.9))
     assert queues["m"].spec.served_as == ("large", "small")
     assert queues["n"].spec.served_as == ("n",)
@@ -68,6 +68,4 @@ def test_the_example_has_two():
     ],
 )
 def test_faults_are_one_line(changed, fault):
-    with pytest.raises(ConfigError) as caught:
-        read(**changed)
-    assert str(caught.value).splitlines() == [f"roma.yaml: {fault}"]
+    assert faults(text(**changed)) == [f"roma.yaml: {fault}"]
