@@ -30,6 +30,17 @@ def test_faults_of_sockets(more, line):
     ]
 
 
+def on(worker):
+    """Return the file with another worker."""
+    return GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
+
+
+def listing(*executables, more=""):
+    """Return the file with a worker of these executables, which others start."""
+    listed = ", ".join(executables)
+    return on(f"{{name: w, cores: 2, backend: static, executables: [{listed}]{more}}}")
+
+
 MODEL = "path: /m, sla: {response_time: 1}"
 DOCKER = "cores: 2, backend: docker"
 TWO = f"c: {{{MODEL}, workers: [a-b]}}, b-c: {{{MODEL}, workers: [a]}}"
@@ -79,10 +90,8 @@ def test_sockets_take_the_place_of_ports():
         ("unix:///run/m/roma.local.digits.sock", ("127.0.0.1", 9600)),
         ("unix:///run/m/roma.local.photos.sock", ("127.0.0.1", 9601)),
     ]
-    worker = "{name: w, cores: 2, backend: static, executables: [LISTED]}"
-    listed = "{url: 'unix:///run/a.sock', model: digits}, {url: 'http://x:2', model: photos}"
-    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker.replace("LISTED", listed))
-    a, b = placement.executables(schema.parse(text))
+    listed = "{url: 'unix:///run/a.sock', model: digits}", "{url: 'http://x:2', model: photos}"
+    a, b = placement.executables(schema.parse(listing(*listed)))
     assert (a.url, a.socket, b.url, b.socket) == (
         "unix:///run/a.sock",
         "/run/a.sock",
@@ -133,15 +142,13 @@ def test_sockets_take_the_place_of_ports():
     ],
 )
 def test_faults_of_listed_executables(executable, line):
-    worker = f"{{name: w, cores: 2, backend: static, executables: [{executable}]}}"
-    (fault,) = faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    (fault,) = faults(listing(executable))
     assert fault.startswith(f"roma.yaml: {line}")
 
 
 @pytest.mark.parametrize("cgroup", ["../x", "/", "a/../b", "''", '"a\\0"'])
 def test_a_cgroup_stays_below_its_mount(cgroup):
-    worker = f"{{name: w, cores: 2, backend: static, executables: [{{url: 'http://x:1', model: digits, cgroup: {cgroup}}}]}}"
-    (fault,) = faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    (fault,) = faults(listing(f"{{url: 'http://x:1', model: digits, cgroup: {cgroup}}}"))
     assert "workers.0.executables.0.cgroup" in fault
 
 
@@ -150,18 +157,14 @@ def test_the_least_cores_of_what_others_start_fit_the_worker_too():
     listed = [
         f"{{url: 'http://x:{i}', model: {m}, cgroup: c/{i}}}" for i, m in enumerate(MODELS, 1)
     ]
-    worker = f"{{name: w, cores: 0.11, backend: static, executables: [{', '.join(listed)}]}}"
-    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
+    text = listing(*listed).replace("cores: 2", "cores: 0.11")
     bound = "must be ≥ the sum of the models' cpu.min (0.12)"
     assert faults(text) == [f"roma.yaml: workers.0.cores - reserved = 0.11: {bound}"]
     schema.parse(text.replace(", cgroup: c/2", ""))
 
 
 def test_a_model_that_nothing_serves_is_refused():
-    worker = (
-        "{name: w, cores: 2, backend: static, executables: [{url: 'http://x:1', model: digits}]}"
-    )
-    (fault,) = faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    (fault,) = faults(listing("{url: 'http://x:1', model: digits}"))
     assert fault == "roma.yaml: models.photos = photos: must be served by an executable of a worker"
 
 
@@ -189,9 +192,7 @@ def test_several_dispatchers_have_a_port_each():
     ],
 )
 def test_what_takes_one_at_a_time_has_one_dispatcher(executable, line):
-    listed = f"{executable}, {{url: 'http://x:2', model: photos}}"
-    worker = f"{{name: w, cores: 2, backend: static, executables: [{listed}]}}"
-    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
+    text = listing(executable, "{url: 'http://x:2', model: photos}")
     text = text.replace("threads: 2", "in_flight: 1")
     assert faults(text + "gateway: {processes: 2}\n") == [f"roma.yaml: {line}"]
 
@@ -211,9 +212,6 @@ def test_local_executables_have_a_port_and_a_cgroup_each():
         1.5,
     )
     assert (a.concurrency, b.concurrency) == (1, 2)
-
-
-STATIC = "{name: w, cores: 2, backend: static, executables: [LISTED], MORE}"
 
 
 @pytest.mark.parametrize(
@@ -238,16 +236,13 @@ STATIC = "{name: w, cores: 2, backend: static, executables: [LISTED], MORE}"
         ),
         (
             "{url: 'http://x:1', model: digits}, {url: 'http://x:2', model: photos}",
-            "grpc_offset: 1000",
+            ", grpc_offset: 1000",
             "workers.0.grpc_offset = 1000: must be absent for backend static (use grpc, grpc_port)",
         ),
     ],
 )
 def test_faults_of_grpc_addresses_are_named(listed, more, fault):
-    worker = STATIC.replace("LISTED", listed).replace(", MORE", f", {more}" if more else "")
-    assert faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)) == [
-        f"roma.yaml: {fault}"
-    ]
+    assert faults(listing(listed, more=more)) == [f"roma.yaml: {fault}"]
 
 
 @pytest.mark.parametrize(
@@ -260,14 +255,13 @@ def test_faults_of_grpc_addresses_are_named(listed, more, fault):
 )
 def test_two_executables_with_one_cgroup_are_refused(groups, at, bound):
     """Each would set its quota, to another number at every tick."""
-    listed = ", ".join(
-        f"{{url: 'http://x:{i + 1}', model: {name}, cgroup: {group}}}"
-        for i, (group, name) in enumerate(
-            zip(groups.split(), ("digits", "photos", "digits"), strict=False)
+    named = zip(groups.split(), ("digits", "photos", "digits"), strict=False)
+    text = listing(
+        *(
+            f"{{url: 'http://x:{i}', model: {name}, cgroup: {group}}}"
+            for i, (group, name) in enumerate(named, 1)
         )
     )
-    worker = STATIC.replace("LISTED", listed).replace(", MORE", "")
-    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
     if at is None:
         assert len(placement.executables(schema.parse(text))) == 3
         return
@@ -280,22 +274,15 @@ def test_grpc_addresses_are_the_listed_ones_or_an_offset_away():
         schema.parse(GOOD.replace("reserved: 0.5", "reserved: 0.5, grpc_offset: 1000"))
     )
     assert (a.grpc, b.grpc) == (("127.0.0.1", 9600), ("127.0.0.1", 9601))
-    listed = "{url: 'http://x:1', device: gpu, grpc: 'y.z:2'}, {url: 'http://x:3', model: digits}"
-    worker = STATIC.replace("LISTED", listed).replace(", MORE", "")
-    gpu, cpu = placement.executables(
-        schema.parse(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
-    )
+    gpu = "{url: 'http://x:1', device: gpu, grpc: 'y.z:2'}"
+    text = listing(gpu, "{url: 'http://x:3', model: digits}")
+    gpu, cpu = placement.executables(schema.parse(text))
     assert (gpu.grpc, cpu.grpc) == (("y.z", 2), None)
 
 
 def test_a_gpu_executable_holds_all_models():
-    worker = (
-        "{name: w, cores: 8, backend: static, executables: ["
-        "{url: 'http://g:1', device: gpu}, {url: 'http://c:2', model: photos, cgroup: x/y}]}"
-    )
-    gpu, cpu = placement.executables(
-        schema.parse(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
-    )
+    listed = "{url: 'http://g:1', device: gpu}", "{url: 'http://c:2', model: photos, cgroup: x/y}"
+    gpu, cpu = placement.executables(schema.parse(listing(*listed)))
     assert (gpu.spec.device, gpu.spec.models, gpu.cgroup) == (
         Device.GPU,
         ("digits", "photos"),
@@ -306,12 +293,12 @@ def test_a_gpu_executable_holds_all_models():
 
 def test_an_executable_has_no_more_cores_than_its_worker_can_give():
     """The dispatcher would admit requests for which no controller has cores."""
-    worker = (
-        "{name: w, cores: 1, backend: static, executables: ["
-        "{url: 'http://c:1', model: digits, cgroup: x}, {url: 'http://c:2', model: digits}, "
-        "{url: 'http://c:3', device: gpu}]}"
+    text = listing(
+        "{url: 'http://c:1', model: digits, cgroup: x}",
+        "{url: 'http://c:2', model: digits}",
+        "{url: 'http://c:3', device: gpu}",
     )
-    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
+    text = text.replace("cores: 2", "cores: 1")
     text = text.replace("max: 1.5, initial: 0.5, threads: 2", "max: 8, initial: 4")
     ours, others, _ = placement.executables(schema.parse(text))
     assert (ours.spec.cores, ours.spec.most_cores, ours.max_cores) == (1, 1, 1)
@@ -340,8 +327,7 @@ PODS = "{name: w, cores: 2, backend: kubernetes, node: n, kubernetes: {SETTING}}
 )
 def test_what_an_api_server_would_not_take_is_refused(setting, fault):
     """It would answer a list in such a namespace with no pods, and the others with 400."""
-    worker = PODS.replace("SETTING", setting)
-    (found,) = faults(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    (found,) = faults(on(PODS.replace("SETTING", setting)))
     assert found.startswith(f"roma.yaml: workers.0.kubernetes.{fault}")
 
 
@@ -350,15 +336,13 @@ def test_what_an_api_server_would_not_take_is_refused(setting, fault):
     ["a", "!a", "! a", "a=b", "a = b, c==d", "a=", "x.y/a!=b", "a in (b)", "a notin ( b,c ),d=e"],
 )
 def test_selectors_are_those_of_kubernetes(selector):
-    worker = PODS.replace("SETTING", f"selector: '{selector}'")
-    found = schema.parse(GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker))
+    found = schema.parse(on(PODS.replace("SETTING", f"selector: '{selector}'")))
     assert found.workers[0].pods.selector == selector
 
 
 def test_the_pods_of_a_node_are_one_workers():
     first = PODS.replace("SETTING", "selector: a=b")
-    two = f"{first}\n  - {first.replace('name: w', 'name: v')}"
-    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", two)
+    text = on(f"{first}\n  - {first.replace('name: w', 'name: v')}")
     bound = "must be different from workers.0.node: both would have its pods"
     assert faults(text) == [f"roma.yaml: workers.1.node = n: {bound}"]
     for other in ("{selector: a=c}", "{selector: a=b, namespace: x}"):
@@ -371,7 +355,7 @@ def test_the_supervisor_of_many_nodes_has_one_port():
         PODS.replace("{SETTING}", "{}").replace("w,", f"w{i},").replace("node: n", f"node: n{i}")
         for i in range(20)
     ]
-    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", "\n  - ".join(nodes))
+    text = on("\n  - ".join(nodes))
     found = schema.parse(f"{text}gateway: {{grpc_port: 8503}}\n")
     assert {found.control_port(worker) for worker in found.workers} == {8502}
     fault = "control.port = 8502: must be different from gateway.grpc_port"
@@ -405,7 +389,7 @@ TCP = "address: x, tls: certs, host: "
     ],
 )
 def test_an_address_that_nobody_can_look_up_or_call_is_refused(section, worker, fault):
-    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", ENGINE.format(worker))
+    text = on(ENGINE.format(worker))
     (found,) = faults(f"{text}{section}\n")
     assert found.startswith(f"roma.yaml: {fault}")
 
@@ -417,7 +401,7 @@ def test_addresses_and_names_are_hosts(host):
 
 @pytest.mark.parametrize("key", ["run_dir", "cgroup_root"])
 def test_a_path_that_no_file_can_have_is_refused(key):
-    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", ENGINE.format(f'{key}: "a\\0b"'))
+    text = on(ENGINE.format(f'{key}: "a\\0b"'))
     (found,) = faults(text)
     assert found.endswith("a path cannot contain NUL")
 
@@ -427,7 +411,7 @@ def test_a_path_that_no_file_can_have_is_refused(key):
 )
 def test_a_container_that_is_called_by_name_has_one_that_can_be_looked_up(name, is_refused):
     worker = "{name: w, cores: 2, backend: docker, gpus: 1, docker: {SETTING}}"
-    text = f"name: {name}\n{GOOD.replace('{name: local, cores: 2, reserved: 0.5}', worker)}"
+    text = f"name: {name}\n{on(worker)}"
     schema.parse(text.replace("SETTING", "address: 127.0.0.1"))
     text = text.replace("SETTING", "network: models")
     if not is_refused:
@@ -444,7 +428,7 @@ def test_a_container_that_is_called_by_name_has_one_that_can_be_looked_up(name, 
 )
 def test_the_image_has_the_server_that_it_is_to_run(images, key):
     worker = f"{{name: w, cores: 2, backend: docker, gpus: 1, docker: {{server: roma{images}}}}}"
-    text = GOOD.replace("{name: local, cores: 2, reserved: 0.5}", worker)
+    text = on(worker)
     default = DockerConfig.model_fields[key].default
     ours = "roma/model-server:dev" if key == "image" else "one of yours with CUDA"
     bound = f"must be an image with roma, as {ours}, where server is roma"
