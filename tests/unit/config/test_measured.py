@@ -78,11 +78,6 @@ def test_files_that_are_wrong_are_named(tmp_path, changes, message):
         load(tmp_path, **changes)
 
 
-def test_a_plant_for_an_unknown_model_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"plant.models.x = x: must be one of m"):
-        load(tmp_path, plant={"models": {"x": {"cost": 1}}})
-
-
 def test_trace_files_are_found_beside_the_configuration(tmp_path):
     plant = {"models": {"m": {"cost": 0.01, "load": {"trace": "t.txt"}}}}
     assert load(tmp_path, plant=plant).plant.models["m"].load.trace == tmp_path / "t.txt"

@@ -76,11 +76,6 @@ def test_a_file_that_is_no_policy_is_one_line(tmp_path, text):
     assert "\n" not in str(found.value)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"none.json: cannot be read"):
-        load(tmp_path, scheduling={"gpu": "qos-rl", "quality": {"policy": "none.json"}})
-
-
 @pytest.mark.parametrize(
     ("scheduling", "models", "message"),
     [
