@@ -8,14 +8,12 @@ import select
 import signal
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from rich.console import Console
 
 from roma.cli.dashboard_table import Screen, clock, dashboard
+from tests.support.http_server import answering
 
 MODEL = {
     "model": "photos",
@@ -68,36 +66,22 @@ STORY = {
 }
 
 
-@contextmanager
 def serving(answers):
     """An admin port that answers these paths, and nothing else."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            path = self.path.partition("?")[0]
-            status, body = answers.get(path, (404, {"error": f"no {self.path}"}))
-            data = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def answer(path):
+        status, body = answers.get(path.partition("?")[0], (404, {"error": f"no {path}"}))
+        return status, body if isinstance(body, bytes) else json.dumps(body).encode()
 
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    return answering(answer)
 
 
-def shown(view, **more):
-    console = Console(width=160, record=True, file=io.StringIO())
-    console.print(dashboard(view, **more))
+WIDE = Screen(160)
+
+
+def shown(view, screen=WIDE):
+    console = Console(width=screen.width, record=True, file=io.StringIO())
+    console.print(dashboard(view, screen))
     return console.export_text()
 
 
@@ -157,7 +141,7 @@ def test_throttling_that_nobody_reports_is_unknown_in_words():
 
 def test_a_small_screen_shows_the_worst_and_counts_the_others():
     models = [MODEL | {"model": f"m{i}"} for i in range(50)]
-    text = shown(VIEW | {"models": models}, screen=Screen(height=20))
+    text = shown(VIEW | {"models": models}, Screen(height=20))
     assert "m0" in text
     assert "m40" not in text
     assert len(text.splitlines()) <= 20
@@ -165,9 +149,7 @@ def test_a_small_screen_shows_the_worst_and_counts_the_others():
 
 
 def test_a_narrow_screen_shows_fewer_numbers_and_the_reason_still():
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(dashboard(VIEW, Screen(100)))
-    text = console.export_text()
+    text = shown(VIEW, Screen(100))
     assert "throttled" not in text
     assert "▲ photos" in text
     assert "900 ms of 500 ms" in text
@@ -175,9 +157,7 @@ def test_a_narrow_screen_shows_fewer_numbers_and_the_reason_still():
 
 @pytest.mark.parametrize("width", [40, 50, 60, 70, 80])
 def test_a_number_is_left_out_rather_than_cut(width):
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(dashboard(VIEW | {"models": [MODEL | {"model": "photos.2"}]}, Screen(width)))
-    text = console.export_text()
+    text = shown(VIEW | {"models": [MODEL | {"model": "photos.2"}]}, Screen(width))
     assert "…" not in text
     assert "900" in text
     assert "3.1%" in text
@@ -189,9 +169,7 @@ LONG = "unavailable: photos@w cannot run here: " + " ".join(f"word{i}" for i in 
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_long_reason_is_said_in_full_below_the_table(width):
     models = [MODEL | {"model": f"m{i}", "why": LONG} for i in range(3)]
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(dashboard(VIEW | {"models": models}, Screen(width)))
-    text = " ".join(console.export_text().split())
+    text = " ".join(shown(VIEW | {"models": models}, Screen(width)).split())
     assert "…" not in text
     assert text.count(LONG) == 3
     assert f"▲ m2: {LONG}" in text
@@ -199,7 +177,7 @@ def test_a_long_reason_is_said_in_full_below_the_table(width):
 
 def test_long_reasons_leave_a_small_screen_what_fits():
     models = [MODEL | {"model": f"m{i}", "why": LONG} for i in range(9)]
-    text = shown(VIEW | {"models": models}, screen=Screen(160, height=20))
+    text = shown(VIEW | {"models": models}, Screen(160, height=20))
     assert len(text.splitlines()) <= 20
     assert "more that do better" in text
     assert "m0: unavailable" in text

@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
 
 from roma.cli.app import app
 from roma.tools.load import LoadInputError
+from tests.support.http_server import answering
 
 
 @pytest.fixture
@@ -66,23 +66,12 @@ def model_server():
     """An address that answers every request, and an event that is set at the first one."""
     called = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            called.set()
+    def answer(_):
+        called.set()
+        return 200, b""
 
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", called
-        server.shutdown()
-        thread.join()
+    with answering(answer) as url:
+        yield url, called
 
 
 @pytest.mark.parametrize("model", ["a[/b]", "a[red]b", "a{b}", "größe"])

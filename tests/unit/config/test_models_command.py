@@ -4,7 +4,6 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +16,7 @@ from roma.deploy import config_edit
 from roma.deploy.replicas import scaler
 from roma.domain.errors import ConfigError, LaunchError
 from roma.domain.replicas import StartReplica, StopReplica
+from tests.support import http_server
 
 FILE = """\
 # The models of this host.
@@ -115,22 +115,16 @@ def test_a_gateway_that_is_slow_to_answer_is_asked_again(file, monkeypatch):
     monkeypatch.setattr(models_command, "ANSWER", 0.2)
     asked, answered = [], threading.Event()
 
-    class Gateway(BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            if len(asked) == 1:  # the model server that it asks is busy
-                answered.wait(10)
-            answered.set()
-            self.send_error(404)
+    def answer(path):
+        asked.append(path)
+        if len(asked) == 1:  # the model server that the gateway asks is busy
+            answered.wait(10)
+        answered.set()
+        return 404, b""
 
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as gateway:
-        file.write_text(FILE.replace("PORT", str(gateway.server_port)))
-        threading.Thread(target=gateway.serve_forever, daemon=True).start()
+    with http_server.answering(answer) as url:
+        file.write_text(FILE.replace("PORT", url.rpartition(":")[2]))
         assert "b is gone" in models("remove", file, "b")
-        gateway.shutdown()
     assert asked == ["/v1/models/b"] * 2
 
 
