@@ -1,5 +1,6 @@
 """`roma status`, `roma top` and `roma explain` as a user starts them."""
 
+import contextlib
 import io
 import json
 import os
@@ -314,12 +315,14 @@ def test_nobody_there(roma):
     assert done.stderr.endswith("no dispatcher answers: connection refused\n")
 
 
+# A shell starts what runs in its background with this signal ignored.
+TOP = ("env", "--default-signal=INT", sys.executable, "-m", "roma", "top", "--url")
+
+
 def test_top_prints_one_view_below_the_other_where_there_is_no_terminal():
-    # A shell starts what runs in its background with this signal ignored.
-    command = ["env", "--default-signal=INT", sys.executable, "-m", "roma", "top", "--url"]
     with (
         serving({"/control/v1/dashboard": (200, VIEW)}) as url,
-        subprocess.Popen([*command, url], stdout=subprocess.PIPE, text=True) as process,
+        subprocess.Popen([*TOP, url], stdout=subprocess.PIPE, text=True) as process,
     ):
         try:
             seen = 0
@@ -334,32 +337,27 @@ def test_top_prints_one_view_below_the_other_where_there_is_no_terminal():
     assert process.returncode == 0
 
 
-def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
+@contextlib.contextmanager
+def on_a_terminal(url, **environment):
+    """Run `roma top` until Ctrl-C; yield a function that waits for a text and returns all of it."""
     main, terminal = pty.openpty()
-    # A shell starts what runs in its background with this signal ignored.
-    command = ["env", "--default-signal=INT", sys.executable, "-m", "roma", "top", "--url"]
+    seen = bytearray()
 
-    def until(text):
-        seen = b""
-        while text.encode() not in seen:
+    def until(text, times=1):
+        while seen.count(text.encode()) < times:
             assert select.select([main], [], [], 60)[0], seen
-            seen += os.read(main, 4096)
+            seen.extend(os.read(main, 4096))
+        return seen
 
-    with serving({"/control/v1/dashboard": (200, VIEW)}) as url:
-        process = subprocess.Popen(
-            [*command, url],
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-            env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
-        )
-        try:
-            until("1 of 1 models late")
-        except (OSError, AssertionError):
-            process.kill()
-            raise
+    process = subprocess.Popen(
+        [*TOP, url],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=os.environ | environment,
+    )
     try:
-        until("no dispatcher answers")
+        yield until
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     finally:
@@ -369,23 +367,18 @@ def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
         os.close(terminal)
 
 
+def test_top_goes_on_when_the_dispatcher_does_not_answer_and_ends_with_ctrl_c():
+    with contextlib.ExitStack() as dispatcher:
+        url = dispatcher.enter_context(serving({"/control/v1/dashboard": (200, VIEW)}))
+        with on_a_terminal(url, TERM="xterm", COLUMNS="120") as until:
+            until("1 of 1 models late")
+            dispatcher.close()
+            until("no dispatcher answers")
+
+
 def test_top_prints_one_view_below_the_other_where_a_terminal_is_dumb():
-    main, terminal = pty.openpty()
-    command = ["env", "--default-signal=INT", sys.executable, "-m", "roma", "top", "--url"]
-    seen = b""
-    with serving({"/control/v1/dashboard": (200, VIEW)}) as url:
-        process = subprocess.Popen(
-            [*command, url], stdin=terminal, stdout=terminal, env=os.environ | {"TERM": "dumb"}
-        )
-        try:
-            while seen.count(b"1 of 1 models late") < 2:
-                assert select.select([main], [], [], 60)[0], seen
-                seen += os.read(main, 4096)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
-        finally:
-            process.kill()
-            process.wait()
-            os.close(main)
-            os.close(terminal)
-    assert b"\x1b" not in seen
+    with (
+        serving({"/control/v1/dashboard": (200, VIEW)}) as url,
+        on_a_terminal(url, TERM="dumb") as until,
+    ):
+        assert b"\x1b" not in until("1 of 1 models late", times=2)
