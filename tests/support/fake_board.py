@@ -19,7 +19,7 @@ from roma.ui.dashboard.feed import Dashboard
 from roma.ui.dashboard.rows import Worker
 from supervisor.decision_log import Decision, plain
 from supervisor.decision_text import explain
-from tests.unit.dashboard.reports import report
+from tests.support.supervisor import report
 
 WORKER = Worker("local", "http://local", True, mode="control", capacity=8.0)
 

@@ -8,7 +8,7 @@ from roma.domain.exchange import ExchangeReply, ExecutorReport
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Sla
 from roma.ui.dashboard.feed import Dashboard
 from roma.ui.dashboard.rows import ModelState, Worker
-from tests.unit.dashboard.reports import report
+from tests.support.supervisor import report
 
 SPEC = ModelSpec("m", Sla(0.5, alpha=0.5), deadline=1.0)
 CPU = ExecutorSpec("m@w", Device.CPU, ("m",), worker="w")
@@ -130,15 +130,32 @@ def steady(fake_board, seconds=12, **more):
     return row
 
 
-def test_in_time():
-    row = steady(Scene())
-    assert (row.state, row.why) == (ModelState.OK, "in time")
-
-
-def test_between_set_point_and_sla_is_tight():
-    row = steady(Scene(), response_time=0.3)
-    assert row.state is ModelState.TIGHT
-    assert row.why.startswith("300 ms of 500 ms: ")
+@pytest.mark.parametrize(
+    ("second", "state", "error", "why"),
+    [
+        ({}, ModelState.OK, -0.6, "in time"),
+        # Between set point and SLA.
+        ({"response_time": 0.3}, ModelState.TIGHT, -0.4, "300 ms of 500 ms: "),
+        # What waits too long is late although the answers are fast.
+        (
+            {"answered": 1, "response_time": 0.1, "waiting": 30, "oldest_age": 0.8},
+            ModelState.LATE,
+            0.6,
+            "30 wait, the oldest for 800 ms: ",
+        ),
+        # A request that hangs is late although nothing waits.
+        (
+            {"answered": 0, "response_time": None, "in_flight": 1, "oldest_age": 50.0},
+            ModelState.LATE,
+            99.0,
+            "1 runs, the oldest for 50000 ms: ",
+        ),
+    ],
+)
+def test_a_model_is_late_by_its_answers_and_by_what_waits(second, state, error, why):
+    row = steady(Scene(), **second)
+    assert (row.state, row.error) == (state, pytest.approx(error))
+    assert row.why.startswith(why)
 
 
 def test_no_request_yet_and_none_any_more():
@@ -245,13 +262,6 @@ def test_refused_and_failed_requests_come_before_the_response_time_of_the_others
     assert row.why.startswith("1 request failed just now: ")
 
 
-def test_what_waits_too_long_is_late_although_the_answers_are_fast():
-    row = steady(Scene(), answered=1, response_time=0.1, waiting=30, oldest_age=0.8)
-    assert row.state is ModelState.LATE
-    assert row.error == pytest.approx(0.6)
-    assert row.why.startswith("30 wait, the oldest for 800 ms: ")
-
-
 def test_promises_that_just_broke_are_named_also_when_the_time_is_below_the_sla_again():
     fake_board = Scene()
     fake_board.look(arrivals=10, answered=10, late=5)
@@ -262,12 +272,6 @@ def test_promises_that_just_broke_are_named_also_when_the_time_is_below_the_sla_
         row = fake_board.look(arrivals=10, answered=10, response_time=0.3)
     assert row.state is ModelState.TIGHT
     assert row.why.startswith("300 ms of 500 ms: ")
-
-
-def test_a_request_that_hangs_is_late_although_nothing_waits():
-    row = steady(Scene(), answered=0, response_time=None, in_flight=1, oldest_age=50.0)
-    assert row.state is ModelState.LATE
-    assert row.why.startswith("1 runs, the oldest for 50000 ms: ")
 
 
 def test_a_model_that_served_long_ago_is_not_new():

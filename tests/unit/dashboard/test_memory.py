@@ -10,7 +10,7 @@ from roma.ui.dashboard.feed import Dashboard
 from roma.ui.dashboard.rows import Worker
 from supervisor.core import Supervisor
 from supervisor.executables import Managed, Reading
-from tests.unit.dashboard.reports import report
+from tests.support.supervisor import report
 
 END = 7_200
 PERIOD = 2

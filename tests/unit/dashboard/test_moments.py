@@ -4,7 +4,7 @@ from roma.domain.events import Reason, Reject
 from roma.domain.exchange import ExchangeReply
 from roma.domain.model import ModelSpec, Sla
 from roma.ui.dashboard.moments import Moments, record, refusal
-from tests.unit.dashboard.reports import report
+from tests.support.supervisor import report
 
 
 def reply(*reports, epoch="e"):
