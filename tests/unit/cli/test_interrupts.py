@@ -105,7 +105,6 @@ def test_an_interrupt_while_modules_are_imported_has_no_traceback(module):
 
 def test_no_process_of_an_experiment_outlives_the_first_one():
     with subprocess.Popen([sys.executable, "-c", POOL], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"running\n"
         process.kill()
         process.communicate(timeout=60)  # ends when nobody can write any more
@@ -118,7 +117,6 @@ def test_processes_of_an_experiment_end_though_it_handles_sigterm():
     with subprocess.Popen(
         [*signals(), sys.executable, "-c", code], stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"running\n"
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
@@ -134,7 +132,6 @@ def test_processes_of_a_training_end_without_tracebacks(number, status):
         stderr=subprocess.PIPE,
         start_new_session=True,
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline().startswith(b"running")
         # A terminal sends Ctrl-C to all of them.
         os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)

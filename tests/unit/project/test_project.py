@@ -8,25 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from controllers import registry as laws
 from dispatcher.schedulers import registry as schedulers
-from roma.cli.app import app
 from roma.config.control import ControlConfig
 from roma.config.scheduling import SchedulingConfig
 
 ROOT = Path(__file__).parents[3]
-
-
-def roma(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "roma", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
 
 
 def test_the_vocabulary_imports_nothing_above_itself():
@@ -93,56 +81,34 @@ def test_every_test_that_the_threat_model_names_exists():
     assert missing == []
 
 
-def test_config_check_says_ok_or_names_the_fault(tmp_path):
+def test_config_check_says_ok_or_names_the_fault(roma, tmp_path):
     for example in (ROOT / "examples").glob("*.yaml"):
-        assert CliRunner().invoke(app, ["config", "check", str(example)]).exit_code == 0
+        assert roma("config", "check", example).returncode == 0
     bad = tmp_path / "bad.yaml"
     data = yaml.safe_load((ROOT / "examples/roma.yaml").read_text())
     data["control"] = {"gains": {"k": 1}}
     bad.write_text(yaml.safe_dump(data))
-    done = roma("config", "check", str(bad))
+    done = roma("config", "check", bad)
     assert done.returncode == 2
     assert done.stderr.strip() == (
         f"{bad}: control.gains.k = 1.0: unknown gain of law late_share (known: step)"
     )
 
 
-def test_config_schema_describes_every_field():
+def test_config_schema_describes_every_field(roma):
     schema = json.loads(roma("config", "schema").stdout)
     assert schema["properties"]["models"]["patternProperties"]
     sla = schema["$defs"]["SlaConfig"]["properties"]
     assert sla["response_time"]["description"] == "Seconds."
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        [],
-        ["up"],
-        ["dispatcher"],
-        ["supervisor"],
-        ["serve-model"],
-        ["load"],
-        ["profile"],
-        ["demo"],
-        ["simulate"],
-        ["experiment"],
-        ["design"],
-    ],
-)
-def test_every_command_explains_itself(command):
-    done = CliRunner().invoke(app, [*command, "--help"])
-    assert done.exit_code == 0
-    assert "Usage" in done.stdout
-
-
 @pytest.mark.parametrize("command", ["up", "dispatcher", "supervisor", "profile"])
-def test_a_missing_file_is_one_line(command):
+def test_a_missing_file_is_one_line(roma, command):
     done = roma(command, "/nowhere.yaml")
     assert done.returncode == 2
     assert done.stderr.strip() == "/nowhere.yaml: cannot be read: No such file or directory"
 
 
-def test_an_unknown_worker_is_named():
-    done = roma("supervisor", "examples/roma.yaml", "--worker", "mars")
+def test_an_unknown_worker_is_named(roma):
+    done = roma("supervisor", ROOT / "examples/roma.yaml", "--worker", "mars")
     assert (done.returncode, done.stderr.strip()) == (2, "worker = mars: must be one of local")
