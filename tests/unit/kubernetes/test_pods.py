@@ -286,33 +286,19 @@ def cluster(**found):
         ({"clusters": []}, "cluster = k: must be one of clusters (none)"),
         ({"users": None}, "user = u: must be one of users (none)"),
         (
-            {"clusters": [{"name": "k", "cluster": {"server": "10.0.0.1"}}]},
+            cluster(server="10.0.0.1"),
             "clusters.k.server = 10.0.0.1: must be http(s)://host:port",
         ),
         (
-            {"users": [{"name": "u", "user": {"exec": {"command": "aws"}}}]},
+            user(exec={"command": "aws"}),
             "users.u.exec = set: must be absent: use token, tokenFile or client-certificate",
         ),
         (
-            {
-                "clusters": [
-                    {
-                        "name": "k",
-                        "cluster": {
-                            "server": "https://x:1",
-                            "certificate-authority-data": base64.b64encode(b"no PEM").decode(),
-                        },
-                    }
-                ]
-            },
+            cluster(**{"certificate-authority-data": base64.b64encode(b"no PEM").decode()}),
             "clusters.k.certificate-authority: ",
         ),
         (
-            {
-                "users": [
-                    {"name": "u", "user": {"client-certificate": "nowhere.crt", "client-key": "k"}}
-                ]
-            },
+            user(**{"client-certificate": "nowhere.crt", "client-key": "k"}),
             "users.u.client-certificate: ",
         ),
         ({"contexts": 5}, "contexts = int: must be a list"),

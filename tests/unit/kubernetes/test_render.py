@@ -190,26 +190,19 @@ def test_the_pods_read_a_file_that_they_accept(tmp_path):
     assert len(set(found.supervisor_urls.values())) == 1
 
 
-def test_servers_of_others_are_read_through_their_kubelets(tmp_path):
-    text = FILE.replace("{namespace: models}", "{namespace: models, server: tensorflow_serving}")
-    _, objects, _ = rendered(tmp_path, text)
-    (digits,) = containers(objects["Deployment", "roma-model-digits"])
-    assert digits["command"] == ["tensorflow_model_server"]
-    assert "--model_base_path=/models/digits" in digits["args"]
-    assert digits["readinessProbe"]["httpGet"]["path"] == "/v1/models/digits"
-    rules = [o["rules"] for (kind, _), o in objects.items() if kind == "ClusterRole"]
-    assert rules == [[{"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}]]
-
-
-def test_the_image_has_the_program_of_the_pods(tmp_path):
+def test_servers_of_others_have_their_image_and_are_read_through_their_kubelets(tmp_path):
     """ROMA's has no `tensorflow_model_server`."""
     text = FILE.replace("{namespace: models}", "{namespace: models, server: tensorflow_serving}")
     _, objects, out = rendered(tmp_path, text)
     (digits,) = containers(objects["Deployment", "roma-model-digits"])
     assert digits["command"] == ["tensorflow_model_server"]
+    assert "--model_base_path=/models/digits" in digits["args"]
+    assert digits["readinessProbe"]["httpGet"]["path"] == "/v1/models/digits"
     assert digits["image"] == DockerConfig().image
     values = yaml.safe_load((out / "chart" / "values.yaml").read_text())
     assert values["images"]["modelServer"] == digits["image"]
+    rules = [o["rules"] for (kind, _), o in objects.items() if kind == "ClusterRole"]
+    assert rules == [[{"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}]]
 
 
 def test_rights_of_the_cluster_are_not_another_namespace_s(tmp_path):
