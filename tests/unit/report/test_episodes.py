@@ -87,6 +87,11 @@ def run(tmp_path):
     return made
 
 
+def said(found):
+    """Return the sentences of a run's verdict."""
+    return verdict(found, summaries(found), episodes(found), Clock(found.whole, virtual=False))
+
+
 def calm_but(changes, length=30, **always):
     """Seconds that end at 1, 2, …; `changes` of some of them."""
     return [second(t, **{**always, **changes.get(t, {})}) for t in range(1, length + 1)]
@@ -214,8 +219,7 @@ def test_only_decisions_of_that_time_and_model_count(run):
         ("at its beginning", "at 9"),
         ("at its worst", "at 10"),
     ]
-    said = verdict(found, summaries(found), [episode], Clock(found.whole, virtual=False))
-    assert said[0] == "1 of 1 promise kept."  # 30 of 600 were late: as many as p95 lets pass
+    assert said(found)[0] == "1 of 1 promise kept."  # 30 of 600 were late: as many as p95 lets pass
 
 
 def test_the_verdict_names_who_broke_it_when_and_why(run):
@@ -223,8 +227,7 @@ def test_the_verdict_names_who_broke_it_when_and_why(run):
     decisions = [decision(t, wanted=3.0, total=6.0) for t in range(30)]
     seconds = calm_but(changes) + calm_but({}, model="fine")
     found = run(seconds, decisions)
-    clock = Clock(found.whole, virtual=False)
-    assert verdict(found, summaries(found), episodes(found), clock) == [
+    assert said(found) == [
         "1 of 2 promises kept.",
         "m broke its promise in 20 % of requests, mostly between 14:13:29 and 14:13:41, "
         "because worker w was short of cores.",
@@ -240,9 +243,7 @@ def test_the_verdict_names_who_broke_it_when_and_why(run):
 )
 def test_a_brief_episode_is_told_by_what_was_broken(run, change, told):
     found = run(calm_but({5: change}))
-    clock = Clock(found.whole, virtual=False)
-    _, said = verdict(found, summaries(found), episodes(found), clock)
-    assert said == (
+    assert said(found)[1] == (
         "Over the whole run m kept within what was promised in spite of 1 episode "
         f"from 14:13:24 to 14:13:25 {told}."
     )
@@ -251,8 +252,7 @@ def test_a_brief_episode_is_told_by_what_was_broken(run, change, told):
 def test_a_model_whose_requests_only_wait_kept_nothing(run):
     hung = {"model": "hung", "answered": 0, "response": None, "waiting": 5}
     found = run(calm_but({}) + [second(t, **hung, age=float(t)) for t in range(1, 31)])
-    clock = Clock(found.whole, virtual=False)
-    assert verdict(found, summaries(found), episodes(found), clock) == [
+    assert said(found) == [
         "1 of 1 promise kept.",
         "Of 1 model no request counted.",
     ]
@@ -272,8 +272,7 @@ def test_a_model_whose_requests_only_wait_kept_nothing(run):
 )
 def test_a_promise_is_kept_within_what_its_statistic_lets_pass(run, seconds, first):
     found = run(seconds)
-    clock = Clock(found.whole, virtual=False)
-    assert verdict(found, summaries(found), episodes(found), clock)[0].startswith(first)
+    assert said(found)[0].startswith(first)
 
 
 @pytest.mark.parametrize(
@@ -312,9 +311,7 @@ def test_without_decisions_nothing_is_guessed_about_cores(run):
     (episode,) = episodes(found)
     assert episode.limit is None
     assert words(found, episode) == []
-    clock = Clock(found.whole, virtual=False)
-    (_, said) = verdict(found, summaries(found), [episode], clock)
-    assert said.endswith("and nothing is recorded of its cores then.")
+    assert said(found)[1].endswith("and nothing is recorded of its cores then.")
 
 
 def test_gaps_in_the_decisions_add_no_core_seconds(run):

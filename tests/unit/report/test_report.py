@@ -137,21 +137,24 @@ def test_pictures_keep_what_is_written_in_them_and_follow_the_readers_colours(ht
     assert "prefers-color-scheme:dark" in html
 
 
-def test_text_from_outside_is_text(run, tmp_path):
-    evil = "<script>alert(1)</script>"
+def renamed(run, directory, model):
+    """Write a run's decision log with another name of its model."""
     for name in ("models", "decisions-w"):
         lines = (run[1] / f"{name}.jsonl").read_bytes().splitlines()
-        records = [{**orjson.loads(line), "model": evil} for line in lines]
-        DecisionLog(tmp_path).write(name, records)
+        records = [{**orjson.loads(line), "model": model} for line in lines]
+        DecisionLog(directory).write(name, records)
+
+
+def test_text_from_outside_is_text(run, tmp_path):
+    evil = "<script>alert(1)</script>"
+    renamed(run, tmp_path, evil)
     page = build(tmp_path, title=evil).html
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)" in page
 
 
 def test_a_terminal_does_not_obey_what_a_file_says(run, tmp_path):
-    lines = (run[1] / "models.jsonl").read_bytes().splitlines()
-    records = [{**orjson.loads(line), "model": "\x1b[2Jm"} for line in lines]
-    DecisionLog(tmp_path).write("models", records)
+    renamed(run, tmp_path, "\x1b[2Jm")
     command = ["report", str(tmp_path), "--out", str(tmp_path / "page.html")]
     said = CliRunner().invoke(app, command).stdout
     assert "\\x1b[2Jm" in said
@@ -333,11 +336,7 @@ def test_a_file_that_changes_under_the_reader_costs_words_not_the_report(run, tm
 
 
 def test_a_fleet_of_names_that_are_no_file_names(run, tmp_path):
-    name = "../a/b c"
-    for file in ("models", "decisions-w"):
-        lines = (run[1] / f"{file}.jsonl").read_bytes().splitlines()
-        records = [{**orjson.loads(line), "model": name} for line in lines]
-        DecisionLog(tmp_path / "run").write(file, records)
+    renamed(run, tmp_path / "run", "../a/b c")
     build(tmp_path / "run", pictures=tmp_path / "png")
     assert sorted(f.name for f in (tmp_path / "png").iterdir()) == [
         "model-..-a-b-c.png",
