@@ -19,8 +19,12 @@ MODEL = ModelCapabilities(2, 0.020, {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16:
 EXACT = Noise(spread=0.0, stalls=0.0)
 
 
-def fleet(ends, *, models="ab", actions=None, clock=None, loops=None, **changes):
-    """Return a fleet; `loops` says how many clients of a model send a request after the other."""
+def fleet(*, models="ab", actions=None, clock=None, loops=None, **changes):
+    """Return a fleet and a list of what will have ended.
+
+    `loops` says how many clients of a model send a request after the other.
+    """
+    ends = []
     fields = {
         "devices": 1,
         "pages": 100,
@@ -43,12 +47,11 @@ def fleet(ends, *, models="ab", actions=None, clock=None, loops=None, **changes)
     for model, clients in (loops or {}).items():
         for i in range(clients):
             run.send(model, iter([i * 1e-5]))
-    return run
+    return run, ends
 
 
 def test_a_cold_request_takes_its_load_its_run_and_the_messages_of_both():
-    ends = []
-    run = fleet(ends)
+    run, ends = fleet()
     run.send("a", iter([1.0, 2.0]))
     run.run(3.0)
     cold, warm = ends
@@ -59,8 +62,7 @@ def test_a_cold_request_takes_its_load_its_run_and_the_messages_of_both():
 
 
 def test_a_loop_sends_when_it_was_answered():
-    ends = []
-    run = fleet(ends, latency=0.0, loops={"a": 1})
+    run, ends = fleet(latency=0.0, loops={"a": 1})
     run.run(1.0)
     first, second, third, *_ = ends
     assert third.arrived - second.arrived == pytest.approx(0.010 + THINK_TIME)
@@ -68,8 +70,8 @@ def test_a_loop_sends_when_it_was_answered():
 
 
 def test_what_cannot_be_in_time_is_refused_and_not_run():
-    ends, actions = [], []
-    run = fleet(ends, deadline=0.025, actions=actions)
+    actions = []
+    run, ends = fleet(deadline=0.025, actions=actions)
     run.send("a", iter([1.0]))
     run.run(2.0)
     (end,) = ends
@@ -78,8 +80,8 @@ def test_what_cannot_be_in_time_is_refused_and_not_run():
 
 
 def test_without_noise_actions_take_what_was_predicted():
-    ends, actions = [], []
-    run = fleet(ends, actions=actions, loops={"a": 3, "b": 5})
+    actions = []
+    run, _ = fleet(actions=actions, loops={"a": 3, "b": 5})
     run.run(2.0)
     assert len(actions) > 50
     for action in actions:
@@ -87,8 +89,7 @@ def test_without_noise_actions_take_what_was_predicted():
 
 
 def test_a_device_that_is_late_skips_and_is_back_on_schedule():
-    ends = []
-    run = fleet(ends, deadline=0.1, late=[(1.0, 0, 0.3)], loops={"a": 16})
+    run, ends = fleet(deadline=0.1, late=[(1.0, 0, 0.3)], loops={"a": 16})
     run.run(5.0)
     late = [end for end in ends if end.reason is None and not end.is_good]
     refused = [end for end in ends if end.reason is not None]
@@ -101,9 +102,8 @@ def test_a_device_that_is_late_skips_and_is_back_on_schedule():
 
 def test_accidents_leave_no_prediction_behind_that_refuses_everything():
     """Every batch of a second takes twice its SLO; a while later the device is as good as ever."""
-    ends = []
     delays = [(1.0 + i / 50, 0, 0.1) for i in range(50)]
-    run = fleet(ends, deadline=0.05, late=delays, loops={"a": 4})
+    run, ends = fleet(deadline=0.05, late=delays, loops={"a": 4})
     run.run(30.0)
 
     def good(begin, end):
@@ -114,8 +114,7 @@ def test_accidents_leave_no_prediction_behind_that_refuses_everything():
 
 
 def test_devices_without_windows_run_one_batch_at_a_time_and_hold_every_model():
-    ends = []
-    run = fleet(ends, policy=Edf, planned=False, latency=0.0)
+    run, ends = fleet(policy=Edf, planned=False, latency=0.0)
     run.send("a", iter([1.0, 1.001]))
     run.run(2.0)
     assert [end.is_cold for end in ends] == [False, False]
@@ -123,9 +122,8 @@ def test_devices_without_windows_run_one_batch_at_a_time_and_hold_every_model():
 
 
 def trace(seed):
-    ends = []
     changes = {"pages": 3, "deadline": 0.2, "seed": seed, "noise": Noise(0.01, 1e-3)}
-    run = fleet(ends, models="abc", loops=dict.fromkeys("abc", 4), **changes)
+    run, ends = fleet(models="abc", loops=dict.fromkeys("abc", 4), **changes)
     run.run(2.0)
     return [(e.model, e.arrived, e.ended, e.reason, e.is_cold) for e in ends]
 
@@ -136,8 +134,7 @@ def test_the_same_seed_gives_the_same_run():
 
 
 def test_every_request_ends_once_and_none_is_forgotten():
-    ends = []
-    run = fleet(ends, pages=3, models="abc", deadline=0.2)
+    run, ends = fleet(pages=3, models="abc", deadline=0.2)
     times = [i / 500 for i in range(1000)]
     for model in "abc":
         run.send(model, iter(times))
@@ -148,9 +145,8 @@ def test_every_request_ends_once_and_none_is_forgotten():
 
 
 def test_time_that_a_decision_takes_passes_before_its_commands_leave():
-    ends = []
     ticks = count(0.0, 0.002)  # every reading is 2 ms after the last: so long takes a decision
-    run = fleet(ends, latency=0.0, clock=lambda: next(ticks))
+    run, ends = fleet(latency=0.0, clock=lambda: next(ticks))
     run.send("a", iter([1.0, 2.0]))
     run.run(3.0)
     cold, warm = ends
@@ -161,9 +157,8 @@ def test_time_that_a_decision_takes_passes_before_its_commands_leave():
 
 
 def test_what_comes_while_a_decision_is_made_waits_its_turn():
-    ends = []
     ticks = count(0.0, 0.100)
-    run = fleet(ends, latency=0.0, clock=lambda: next(ticks), policy=Edf, planned=False)
+    run, ends = fleet(latency=0.0, clock=lambda: next(ticks), policy=Edf, planned=False)
     run.send("a", iter([1.0, 1.01, 1.02]))
     run.run(5.0)
     # Decided at 1.1, 1.2 and 1.3; the first answer comes at 1.11 and waits for all of them, and
@@ -173,8 +168,8 @@ def test_what_comes_while_a_decision_is_made_waits_its_turn():
 
 def test_a_dispatcher_without_time_serves_less_than_its_devices_can():
     def goodput(seconds):
-        ends, ticks = [], count(0.0, seconds)
-        run = fleet(ends, latency=0.0, deadline=0.1, clock=lambda: next(ticks), devices=4)
+        ticks = count(0.0, seconds)
+        run, ends = fleet(latency=0.0, deadline=0.1, clock=lambda: next(ticks), devices=4)
         for model in "ab":
             run.send(model, takewhile(lambda t: t < 3.0, count(0.0, 0.005)))
         run.run(4.0)
@@ -184,9 +179,9 @@ def test_a_dispatcher_without_time_serves_less_than_its_devices_can():
 
 
 def test_a_dispatcher_that_is_late_is_woken_once_and_not_once_per_decision():
-    ends, waiting = [], []
+    waiting = []
     ticks = count(0.0, 0.02)
-    run = fleet(ends, latency=0.0, deadline=0.1, clock=lambda: next(ticks), devices=4)
+    run, _ = fleet(latency=0.0, deadline=0.1, clock=lambda: next(ticks), devices=4)
     decide = run.handle
 
     def handle(event, *, now):
@@ -201,9 +196,8 @@ def test_a_dispatcher_that_is_late_is_woken_once_and_not_once_per_decision():
 
 @pytest.mark.parametrize(("overlap", "both"), [(0.0, 0.008), (0.4, 0.0048), (0.9, 0.004)])
 def test_segments_of_two_models_take_less_time_together(overlap, both):
-    ends = []
     models = dict.fromkeys("ab", replace(MODEL, segments=3))
-    run = fleet(ends, models=models, policy=Segments, latency=0.0, together=2, overlap=overlap)
+    run, ends = fleet(models=models, policy=Segments, latency=0.0, together=2, overlap=overlap)
     for model in models:
         run.send(model, iter([1.0]))
     run.run(3.0)
