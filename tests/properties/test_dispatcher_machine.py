@@ -217,12 +217,12 @@ class DispatcherMachine(RuleBasedStateMachine):
         limit = self.core.executors[executor].limit
         assert len(self.core.executors[executor].running) <= max(before, limit)
 
-    @rule(executor=st.sampled_from(EXECUTORS))
-    def late_echo(self, executor):
+    @rule()
+    def late_echo(self):
         self.feed(ExecutionEnded(10**9, Result.OK))
 
     @invariant()
-    def every_request_iswaiting_running_or_ended_once(self):
+    def every_request_waits_runs_or_ended_once(self):
         waiting = {r for q in self.queues() for r in q.waiting}
         running = {r for _, requests in self.running.values() for r in requests}
         for request in self.arrived:

@@ -51,9 +51,9 @@ from roma.domain.events import (
     Woken,
 )
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Priority, Request, Sla
+from tests.support.clockwork import RUNS
 from tests.support.examples import examples
 
-RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
 MODELS = {
     "a": ModelCapabilities(1, 0.010, RUNS),
     "b": ModelCapabilities(2, 0.020, RUNS),

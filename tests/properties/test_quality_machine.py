@@ -18,9 +18,9 @@ from roma.domain.actions import ModelCapabilities
 from roma.domain.model import ModelSpec, Priority, Sla
 from roma.domain.variants import RequestOptions, Variant
 from tests.properties.test_planned_machine import Devices
+from tests.support.clockwork import RUNS
 from tests.support.examples import examples
 
-RUNS = {1: 0.010, 2: 0.012, 4: 0.016, 8: 0.024, 16: 0.040}
 VARIANTS = (Variant("a-large", 1.0), Variant("a-small", 0.7))
 
 

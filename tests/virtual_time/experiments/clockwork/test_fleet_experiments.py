@@ -11,15 +11,11 @@ from roma.lab.experiments.clockwork import functions, scale, trace
 from roma.lab.experiments.clockwork.bound import unservable
 from roma.lab.experiments.intervals import interval
 from roma.lab.experiments.lab import Lab
+from tests.virtual_time.experiments.clockwork.test_clockwork_experiments import rows
 
 LAB = Lab((11,))
 MODELS = tuple(f"m{i}" for i in range(200))
 SMALL = trace.TraceJob(11, None, copies=10, devices=2, rate=300.0, seconds=20.0)
-
-
-def rows(table):
-    names = [c.name for c in table.columns]
-    return [dict(zip(names, row, strict=True)) for row in table.rows]
 
 
 def counts(seed, *, seconds=120, rate=500.0, traces=None):
