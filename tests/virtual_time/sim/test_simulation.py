@@ -172,28 +172,29 @@ def test_streams_of_a_run_share_no_random_numbers():
     assert len(first) == len(streams)
 
 
+def three_of(run_of):
+    """Return a scenario with three models like the one of another."""
+    file = run_of.config
+    plant = file.plant.model_dump(exclude_none=True)
+    plant["models"] = dict.fromkeys("abc", plant["models"]["m"])
+    changes = {"models": dict.fromkeys("abc", file.models["m"]), "plant": plant}
+    data = file.model_dump(exclude_unset=True) | changes
+    return from_config(schema.Config.model_validate(data))
+
+
 def test_quotas_that_overlap_cost_no_more_than_the_worker_has():
     control = {"dry_run": True}  # each keeps the quota that it begins with: all of the worker
     worker = {"backend": "docker", "reserved": 0.5}
-    file = scenario(cost=0.002, worker=worker, control=control).config
-    plant = file.plant.model_dump(exclude_none=True)
-    models = dict.fromkeys("abc", file.models["m"])
-    plant["models"] = dict.fromkeys(models, plant["models"]["m"])
-    data = file.model_dump(exclude_unset=True) | {"models": models, "plant": plant}
-    result = Simulation(from_config(schema.Config.model_validate(data))).run()
+    result = Simulation(three_of(scenario(cost=0.002, worker=worker, control=control))).run()
     assert result.core_seconds == result.allocatable * result.seconds > result.used_seconds
 
 
 def test_quotas_that_overlap_only_until_the_first_decision_count_once_until_then():
     """Each begins with all of the worker; the first decision is in force after three seconds."""
-    file = scenario(cost=0.002, duration=10.0).config
-    models = dict.fromkeys("abc", file.models["m"])
-    plant = file.plant.model_dump(exclude_none=True)
-    plant |= {"actuation_delay": 3.0, "models": dict.fromkeys(models, plant["models"]["m"])}
-    data = file.model_dump(exclude_unset=True) | {"models": models, "plant": plant}
-    simulation = Simulation(from_config(schema.Config.model_validate(data)))
+    run_of = replace(three_of(scenario(cost=0.002, duration=10.0)), actuation_delay=3.0)
+    simulation = Simulation(run_of)
     result = simulation.run()
-    assert sum(simulation.world.reading(f"{m}@w").cores for m in models) <= 1.0
+    assert sum(simulation.world.reading(f"{m}@w").cores for m in "abc") <= 1.0
     assert result.core_seconds == pytest.approx(result.allocatable * result.seconds, rel=0.01)
 
 
