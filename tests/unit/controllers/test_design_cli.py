@@ -10,27 +10,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roma.cli import main
-
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs/control.md"
 BLOCKS = re.findall(r"```console\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
 
 
 @pytest.fixture
-def design(monkeypatch, capfd):
+def design(roma, monkeypatch):
     """Run `roma design …`; return exit status, standard output and standard error."""
+    # Rich asks the environment how wide a table may be.
+    monkeypatch.setenv("COLUMNS", "100")
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["roma", "design", *arguments])
-        for stream in ("stdout", "stderr"):  # `main` puts its own in place
-            monkeypatch.setattr(sys, stream, getattr(sys, stream))
-        # Rich asks the environment how wide a table may be.
-        monkeypatch.setenv("COLUMNS", "100")
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return ended.value.code or 0, out, err
+        done = roma("design", *arguments)
+        return done.returncode, done.stdout, done.stderr
 
     return run
 
