@@ -54,23 +54,22 @@ def unit(cores, *, burst=0.0, parallelism=1.0, limit=4.0):
     return Unit(QuotaCpu(cores, period=PERIOD, burst=burst, parallelism=parallelism, limit=limit))
 
 
-def test_two_that_want_the_same_core_have_half_of_it_each():
-    a, b = unit(0.5), unit(0.5)
-    ends = run(1.0, [a, b], [(0.0, a, 0.04), (0.0, b, 0.04)])
-    assert ends == {0: pytest.approx(0.08), 1: pytest.approx(0.08)}
-
-
-def test_where_there_are_cores_for_all_nobody_waits():
-    a, b = unit(0.5), unit(0.5)
-    ends = run(2.0, [a, b], [(0.0, a, 0.04), (0.0, b, 0.04)])
-    assert ends == {0: pytest.approx(0.04), 1: pytest.approx(0.04)}
-
-
-def test_who_has_spent_its_quota_leaves_the_core_to_others_until_its_next_period():
-    # a: 0.02 at half a core until 0.04, stalled until 0.1; b alone until 0.08.
-    a, b = unit(0.2), unit(0.8)
-    ends = run(1.0, [a, b], [(0.0, a, 0.04), (0.0, b, 0.06)])
-    assert ends == {0: pytest.approx(0.12), 1: pytest.approx(0.08)}
+@pytest.mark.parametrize(
+    ("cores", "quotas", "works", "ends"),
+    [
+        # Two that want the same core have half of it each.
+        (1.0, (0.5, 0.5), (0.04, 0.04), (0.08, 0.08)),
+        # Where there are cores for all nobody waits.
+        (2.0, (0.5, 0.5), (0.04, 0.04), (0.04, 0.04)),
+        # Who has spent its quota leaves the core to others until its next period: 0.02 at half a
+        # core until 0.04, stalled until 0.1; the other one alone until 0.08.
+        (1.0, (0.2, 0.8), (0.04, 0.06), (0.12, 0.08)),
+    ],
+)
+def test_two_executables_on_a_machine(cores, quotas, works, ends):
+    units = [unit(quota) for quota in quotas]
+    found = run(cores, units, [(0.0, u, work) for u, work in zip(units, works, strict=True)])
+    assert found == pytest.approx(dict(enumerate(ends)))
 
 
 def test_who_wants_less_than_a_fair_share_has_all_of_it():

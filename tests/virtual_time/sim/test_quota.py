@@ -36,83 +36,50 @@ def run(cpu, starts, *, resizes=(), until=math.inf):
     return ends
 
 
-def test_within_its_quota_a_request_runs_at_full_speed():
-    cpu = QuotaCpu(0.5, period=0.1)
-    assert run(cpu, [(0.0, 0.03)]) == {0: pytest.approx(0.03)}
-    assert (cpu.usage, cpu.periods, cpu.throttled) == (pytest.approx(0.03), 0, 0)
+HALF = {"cores": 0.5}
+"""0.05 core-seconds a period."""
 
 
-def test_a_spent_quota_stalls_until_the_boundary_refills_it():
-    # 0.05 core-s per 0.1 s: runs 0-0.05, stalls, 0.1-0.15, stalls, 0.2-0.22.
-    cpu = QuotaCpu(0.5, period=0.1)
-    assert run(cpu, [(0.0, 0.12)]) == {0: pytest.approx(0.22)}
-    assert (cpu.usage, cpu.periods, cpu.throttled) == (pytest.approx(0.12), 2, 2)
-
-
-def test_what_ends_exactly_with_its_quota_does_not_wait_for_the_next_period():
-    cpu = QuotaCpu(0.5, period=0.1)
-    assert run(cpu, [(0.0, 0.05)]) == {0: pytest.approx(0.05)}
-    assert cpu.throttled == 0
-
-
-def test_a_request_that_starts_while_stalled_waits_for_the_boundary():
-    cpu = QuotaCpu(0.5, period=0.1)
-    ends = run(cpu, [(0.0, 0.05), (0.06, 0.01)])
-    assert ends == {0: pytest.approx(0.05), 1: pytest.approx(0.11)}
-    assert cpu.throttled == 1
-
-
-def test_several_requests_share_fairly():
-    # Two cores for two requests: alone until 0.01, then one core each: the first has 0.02 left.
-    cpu = QuotaCpu(2.0, period=0.1)
-    ends = run(cpu, [(0.0, 0.03), (0.01, 0.05)])
-    assert ends == {0: pytest.approx(0.03), 1: pytest.approx(0.06)}
-    # One core of quota shared by two: both spend it at 2 cores, gone at 0.05.
-    cpu = QuotaCpu(1.0, period=0.1)
-    ends = run(cpu, [(0.0, 0.06), (0.0, 0.08)])
-    assert ends == {0: pytest.approx(0.11), 1: pytest.approx(0.13)}
-    assert (cpu.usage, cpu.throttled) == (pytest.approx(0.14), 1)
-
-
-def test_a_machine_with_fewer_cores_than_requests_is_shared_out():
-    cpu = QuotaCpu(4.0, period=0.1, limit=1.0)
-    ends = run(cpu, [(0.0, 0.02), (0.0, 0.04)])
-    assert ends == {0: pytest.approx(0.04), 1: pytest.approx(0.06)}
-
-
-def test_parallelism_spends_the_quota_faster():
-    # Four cores at once: 0.1 core-s are gone after 0.025 s; the rest comes at 0.1.
-    cpu = QuotaCpu(1.0, period=0.1, parallelism=4.0)
-    assert run(cpu, [(0.0, 0.14)]) == {0: pytest.approx(0.11)}
-    cpu = QuotaCpu(8.0, period=0.1, parallelism=4.0, limit=2.0)
-    assert run(cpu, [(0.0, 0.06)]) == {0: pytest.approx(0.03)}
-
-
-def test_a_resize_refills_at_once_and_ends_a_stall():
-    # Stalled from 0.05; at 0.07 a new quota of 0.02: runs 0.07-0.09, stalls, 0.1-0.12 …
-    cpu = QuotaCpu(0.5, period=0.1)
-    ends = run(cpu, [(0.0, 0.08)], resizes=[(0.07, 0.2)])
-    assert ends == {0: pytest.approx(0.11)}
-    assert cpu.throttled == 2
-    assert cpu.usage == pytest.approx(0.08)
-
-
-def test_a_burst_carries_over_what_was_left():
-    # Idle for two periods: with burst 1 the budget is 0.1, twice the quota of 0.05.
-    for burst, end in [(0.0, 0.33), (0.5, 0.305), (1.0, 0.28)]:
-        cpu = QuotaCpu(0.5, period=0.1, burst=burst)
-        assert run(cpu, [(0.2, 0.08)]) == {0: pytest.approx(end)}, burst
-
-
-def test_a_burst_is_bounded_and_a_resize_fills_the_bucket():
-    cpu = QuotaCpu(0.5, period=0.1, burst=1.0)
-    assert run(cpu, [(50.0, 0.1 + 0.01)]) == {0: pytest.approx(50.11)}
-    cpu = QuotaCpu(0.5, period=0.1, burst=1.0)
-    assert run(cpu, [(0.2, 0.06)], resizes=[(0.2, 0.5)]) == {0: pytest.approx(0.26)}
-    # 0.1 until 0.15; then a quota of 0.02 brings twice that until 0.19, and one more at 0.2.
-    cpu = QuotaCpu(0.5, period=0.1, burst=1.0)
-    ends = run(cpu, [(0.0, 0.15)], resizes=[(0.15, 0.2)])
-    assert ends == {0: pytest.approx(0.21)}
+@pytest.mark.parametrize(
+    ("options", "starts", "resizes", "ends", "throttled"),
+    [
+        # Within its quota a request runs at full speed.
+        (HALF, [(0.0, 0.03)], [], [0.03], 0),
+        # A spent quota stalls until the boundary refills it: runs 0-0.05, 0.1-0.15, 0.2-0.22.
+        (HALF, [(0.0, 0.12)], [], [0.22], 2),
+        # What ends exactly with its quota does not wait for the next period.
+        (HALF, [(0.0, 0.05)], [], [0.05], 0),
+        # A request that starts while stalled waits for the boundary.
+        (HALF, [(0.0, 0.05), (0.06, 0.01)], [], [0.05, 0.11], 1),
+        # Two cores for two requests: alone until 0.01, then one each: the first has 0.02 left.
+        ({"cores": 2.0}, [(0.0, 0.03), (0.01, 0.05)], [], [0.03, 0.06], 0),
+        # One core of quota shared by two: both spend it at 2 cores, gone at 0.05.
+        ({"cores": 1.0}, [(0.0, 0.06), (0.0, 0.08)], [], [0.11, 0.13], 1),
+        # A machine with fewer cores than requests is shared out.
+        ({"cores": 4.0, "limit": 1.0}, [(0.0, 0.02), (0.0, 0.04)], [], [0.04, 0.06], 0),
+        # Four cores at once: 0.1 core-s are gone after 0.025 s; the rest comes at 0.1.
+        ({"cores": 1.0, "parallelism": 4.0}, [(0.0, 0.14)], [], [0.11], 1),
+        ({"cores": 8.0, "parallelism": 4.0, "limit": 2.0}, [(0.0, 0.06)], [], [0.03], 0),
+        # A resize refills at once and ends a stall. Stalled from 0.05; at 0.07 a new quota of
+        # 0.02: runs 0.07-0.09, stalls, 0.1-0.12 …
+        (HALF, [(0.0, 0.08)], [(0.07, 0.2)], [0.11], 2),
+        # A burst carries over what was left. Idle for two periods: with burst 1 the budget is
+        # 0.1, twice the quota.
+        (HALF | {"burst": 0.0}, [(0.2, 0.08)], [], [0.33], 1),
+        (HALF | {"burst": 0.5}, [(0.2, 0.08)], [], [0.305], 1),
+        (HALF | {"burst": 1.0}, [(0.2, 0.08)], [], [0.28], 0),
+        # A burst is bounded, and a resize fills the bucket.
+        (HALF | {"burst": 1.0}, [(50.0, 0.1 + 0.01)], [], [50.11], 0),
+        (HALF | {"burst": 1.0}, [(0.2, 0.06)], [(0.2, 0.5)], [0.26], 0),
+        # 0.1 until 0.15; then a quota of 0.02 brings twice that until 0.19, and one more at 0.2.
+        (HALF | {"burst": 1.0}, [(0.0, 0.15)], [(0.15, 0.2)], [0.21], 2),
+    ],
+)
+def test_a_timeline_worked_out_by_hand(options, starts, resizes, ends, throttled):
+    cpu = QuotaCpu(period=0.1, **options)
+    found = run(cpu, starts, resizes=resizes)
+    assert found == pytest.approx(dict(enumerate(ends)))
+    assert (cpu.usage, cpu.throttled) == (pytest.approx(sum(w for _, w in starts)), throttled)
 
 
 def test_periods_count_only_while_something_runs():
