@@ -19,12 +19,17 @@ from roma.domain.events import (
 from roma.domain.model import ModelSpec, Sla
 
 
+def two(harness, *, bad=1, good=1, cpu="round_robin"):
+    """Make a core with two executables of a model, with so many cores."""
+    core = harness.build("m", cpu=cpu)
+    harness.cpu("bad", "m", cores=bad)
+    harness.cpu("good", "m", cores=good)
+    return core
+
+
 @pytest.fixture
 def pair(harness):
-    core = harness.build("m")
-    harness.cpu("bad", "m")
-    harness.cpu("good", "m")
-    return core
+    return two(harness)
 
 
 def fail(harness, times, now=0.0, executor="bad"):
@@ -65,9 +70,7 @@ def test_after_a_while_one_request_tries_it(harness, pair):
 
 
 def test_a_trial_is_one_request_however_many_slots_there_are(harness):
-    core = harness.build("m")
-    harness.cpu("bad", "m", cores=4)
-    harness.cpu("good", "m", cores=1)
+    core = two(harness, bad=4)
     fail(harness, ERRORS)
     core.handle(Woken(), now=1.0)
     for _ in range(6):
@@ -177,9 +180,7 @@ def test_no_prediction_counts_on_one_that_is_ejected(harness, worked):
 
 
 def test_a_trial_ends_with_a_success_though_what_ran_before_had_succeeded_too(harness):
-    core = harness.build("m")
-    harness.cpu("bad", "m", cores=8)
-    harness.cpu("good", "m", cores=1)
+    core = two(harness, bad=8)
     running = [c for _ in range(9) for c in harness.arrive("m", 0.0)]
     bad = [c.execution for c in running if c.executor == "bad"]
     for execution in bad[:ERRORS]:
@@ -243,10 +244,7 @@ def test_one_that_fails_what_others_answer_is_ejected(harness, pair):
 @pytest.fixture
 def idle_pair(harness):
     """All requests go to the faster one, as far as the policy is asked."""
-    core = harness.build("m", cpu="balance")
-    harness.cpu("bad", "m", cores=2)
-    harness.cpu("good", "m", cores=1.5)
-    return core
+    return two(harness, bad=2, good=1.5, cpu="balance")
 
 
 def test_one_that_idles_is_asked_before_another_is_ejected(harness, idle_pair):
@@ -294,9 +292,7 @@ def test_one_is_ejected_beside_another_that_came_after_its_first_failure(harness
 
 
 def test_one_that_answers_nothing_is_no_reason_to_eject_another(harness):
-    core = harness.build("m")
-    harness.cpu("bad", "m", cores=1)
-    harness.cpu("slow", "m", cores=1)
+    core = two(harness)
     first, second = [c for _ in range(2) for c in harness.arrive("m", 0.0)]
     bad = first if first.executor == "bad" else second  # the other one runs until the end
     for _ in range(100):
