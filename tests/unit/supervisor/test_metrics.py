@@ -52,17 +52,20 @@ def values(metrics):
 
 def test_cores_are_told_apart_by_what_they_are():
     found = values(collect([ticked()], ()))
-    assert found["roma_cores_demanded", "a@w", "a"] == 3.0
-    assert found["roma_cores_allocated", "a@w", "a"] == 2.0
-    assert found["roma_cores_applied", "a@w", "a"] == 2.0
-    assert found["roma_cores_used", "a@w", "a"] == 0.5
-    assert found["roma_cpu_seconds_total", "a@w"] == 10.5
-    assert found["roma_throttled_ratio", "a@w"] == 0.4
-    assert found["roma_worker_demand_met_ratio", "w"] == 4 / 6
-    assert found["roma_worker_cores", "w"] == 4.0
-    assert found["roma_ticks_total", "w"] == 2
-    failures = [found["roma_actuation_failures_total", f"{n}@w"] for n in "ab"]
-    assert failures == [0, 1]
+    expected = {
+        ("roma_cores_demanded", "a@w", "a"): 3.0,
+        ("roma_cores_allocated", "a@w", "a"): 2.0,
+        ("roma_cores_applied", "a@w", "a"): 2.0,
+        ("roma_cores_used", "a@w", "a"): 0.5,
+        ("roma_cpu_seconds_total", "a@w"): 10.5,
+        ("roma_throttled_ratio", "a@w"): 0.4,
+        ("roma_worker_demand_met_ratio", "w"): 4 / 6,
+        ("roma_worker_cores", "w"): 4.0,
+        ("roma_ticks_total", "w"): 2,
+        ("roma_actuation_failures_total", "a@w"): 0,
+        ("roma_actuation_failures_total", "b@w"): 1,
+    }
+    assert {key: found[key] for key in expected} == expected
 
 
 def test_what_was_applied_and_throttled_adds_up():
