@@ -13,9 +13,25 @@ from tests.support.roma_yaml import faults
 BALANCE, PACK = Placement.BALANCE, Placement.PACK
 
 
-def test_without_a_number_every_worker_has_one_of_each():
-    found = assign({"a": None, "b": None}, ["w1", "w2"], BALANCE, None)
-    assert found == {"w1": ["a", "b"], "w2": ["a", "b"]}
+@pytest.mark.parametrize(
+    ("replicas", "how", "per_worker", "pinned", "placed"),
+    [
+        # Without a number every worker has one of each.
+        ({"a": None, "b": None}, BALANCE, None, {}, {"w1": ["a", "b"], "w2": ["a", "b"]}),
+        # One worker is filled before the next.
+        ({"a": 1, "b": 1, "c": 1}, PACK, 2, {}, {"w1": ["a", "b"], "w2": ["c"]}),
+        # Models whose workers are given come first.
+        (
+            {"a": 1, "b": 1, "c": None, "d": None},
+            BALANCE,
+            2,
+            {"d": ("w2", "w3"), "c": ("w3",)},
+            {"w1": ["a", "b"], "w2": ["d"], "w3": ["c", "d"]},
+        ),
+    ],
+)
+def test_models_are_placed(replicas, how, per_worker, pinned, placed):
+    assert assign(replicas, list(placed), how, per_worker, pinned) == placed
 
 
 def test_balance_gives_to_those_with_the_fewest():
@@ -23,20 +39,9 @@ def test_balance_gives_to_those_with_the_fewest():
     assert sorted(len(models) for models in found.values()) == [1, 2, 2]
 
 
-def test_pack_fills_one_worker_before_the_next():
-    found = assign({"a": 1, "b": 1, "c": 1}, ["w1", "w2"], PACK, 2)
-    assert found == {"w1": ["a", "b"], "w2": ["c"]}
-
-
 def test_a_model_is_never_twice_on_one_worker():
     with pytest.raises(ValueError, match="a"):
         assign({"a": 3}, ["w1", "w2"], BALANCE, None)
-
-
-def test_models_whose_workers_are_given_come_first():
-    pinned = {"d": ("w2", "w3"), "c": ("w3",)}
-    found = assign({"a": 1, "b": 1, "c": None, "d": None}, ["w1", "w2", "w3"], BALANCE, 2, pinned)
-    assert found == {"w1": ["a", "b"], "w2": ["d"], "w3": ["c", "d"]}
 
 
 NAMES = st.text("abcdef", min_size=1, max_size=2)

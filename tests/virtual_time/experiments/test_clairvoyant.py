@@ -38,6 +38,9 @@ def paced(rate, duration):
     return [i / rate for i in range(round(rate * duration))]
 
 
+FIFTEEN = {"arrivals": paced(15, 10), "cost": 0.2, "gpu_time": 0.1}
+
+
 @pytest.mark.parametrize(
     ("arrival", "sla", "expected"),
     [
@@ -55,9 +58,30 @@ def test_one_request_needs_its_cost_within_its_sla_in_whole_seconds(arrival, sla
     assert sum(result.cores["m"]) == pytest.approx(expected)
 
 
-def test_a_shorter_slot_sees_the_exact_times():
-    request = replace(ONE, arrivals=[0.25], response_time=0.5)
-    assert least(request, slot=0.05).core_seconds == pytest.approx(2.0)
+@pytest.mark.parametrize(
+    ("changes", "options", "expected"),
+    [
+        # A shorter slot sees the exact times.
+        ({"arrivals": [0.25], "response_time": 0.5}, {"slot": 0.05}, 2.0),
+        # What is due after the end need not be served.
+        ({"arrivals": [2.5]}, {}, 0.0),
+        # A GPU that can take all leaves the minimum.
+        (
+            {"arrivals": paced(9, 10), "gpu_time": 0.1, "minimum": 0.2},
+            {"gpus": 1, "duration": 10},
+            2.0,
+        ),
+        # Cores serve what the GPUs cannot: 136 requests are due by 10 s, one serves 100 of them,
+        # two could serve 200.
+        (FIFTEEN, {"gpus": 1, "duration": 10}, 36 * 0.2),
+        (FIFTEEN, {"gpus": 2, "duration": 10}, 0.0),
+        # A fraction of a request cannot be late.
+        ({"arrivals": [0.0, 1.0]}, {"late_share": 0.49}, 2.0),
+    ],
+)
+def test_what_a_load_needs_at_least(changes, options, expected):
+    result = least(replace(ONE, **changes), **options)
+    assert result.core_seconds == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_constant_load_needs_its_work_and_no_more():
@@ -73,23 +97,6 @@ def test_the_minimum_is_always_allocated():
     assert result.core_seconds == pytest.approx(0.75)
     assert result.cores["m"] == pytest.approx([0.3, 0.3, 0.3])
     assert result.late_share == 0
-
-
-def test_what_is_due_after_the_end_need_not_be_served():
-    assert least(replace(ONE, arrivals=[2.5])).core_seconds == pytest.approx(0.0, abs=1e-6)
-
-
-def test_a_gpu_that_can_take_all_leaves_the_minimum():
-    load = replace(ONE, arrivals=paced(9, 10), gpu_time=0.1, minimum=0.2)
-    assert least(load, gpus=1, duration=10).core_seconds == pytest.approx(2.0)
-
-
-def test_cores_serve_what_the_gpus_cannot():
-    load = replace(ONE, arrivals=paced(15, 10), cost=0.2, gpu_time=0.1)
-    # 136 requests are due by 10 s, the GPU serves 100 of them.
-    assert least(load, gpus=1, duration=10).core_seconds == pytest.approx(36 * 0.2)
-    # Two GPUs could serve 200.
-    assert least(load, gpus=2, duration=10).core_seconds == pytest.approx(0.0, abs=1e-6)
 
 
 def test_the_gpu_goes_where_it_saves_most_cores():
@@ -119,11 +126,6 @@ def test_the_late_share_is_of_all_requests_together():
     result = least({"cheap": cheap, "dear": dear}, duration=12, late_share=0.02)
     assert result.core_seconds == pytest.approx(49 * 0.01)
     assert result.late_share == pytest.approx(1 / 50)
-
-
-def test_a_fraction_of_a_request_cannot_be_late():
-    load = replace(ONE, arrivals=[0.0, 1.0])
-    assert least(load, late_share=0.49).core_seconds == pytest.approx(2.0)
 
 
 def test_an_impossible_load_names_the_least_share_that_must_be_late():

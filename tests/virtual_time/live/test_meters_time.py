@@ -42,23 +42,28 @@ async def ticks(engine, count):
     return seen
 
 
-async def test_what_a_tick_reads_is_a_quarter_of_a_period_old(looptime):
-    engine = Engine()
-    assert await ticks(engine, 4) == [None, (0.75, 0.25), (1.75, 0.25), (2.75, 0.25)]
-    assert engine.asked == [0.75, 1.75, 2.75, 3.75]
-    assert looptime == 4
-
-
-async def test_a_slow_engine_is_asked_on_the_grid_all_the_same():
-    engine = Engine(0.5, 0.5, 0.5)
-    assert await ticks(engine, 4) == [None, None, (1.25, 0.75), (2.25, 0.75)]
-    assert engine.asked == [0.75, 1.75, 2.75, 3.75]
-
-
-async def test_an_engine_slower_than_ticks_is_asked_as_often_as_it_answers():
-    engine = Engine(1.5, 1.5, 1.5)
-    assert await ticks(engine, 6) == [None, None, None, (2.25, 0.75), None, (4.25, 0.75)]
-    assert engine.asked == [0.75, 2.75, 4.75]
+@pytest.mark.parametrize(
+    ("delays", "seen", "asked"),
+    [
+        # What a tick reads is a quarter of a period old.
+        ((), [None, (0.75, 0.25), (1.75, 0.25), (2.75, 0.25)], [0.75, 1.75, 2.75, 3.75]),
+        # A slow engine is asked on the grid all the same.
+        ((0.5, 0.5, 0.5), [None, None, (1.25, 0.75), (2.25, 0.75)], [0.75, 1.75, 2.75, 3.75]),
+        # One that is slower than ticks is asked as often as it answers.
+        (
+            (1.5, 1.5, 1.5),
+            [None, None, None, (2.25, 0.75), None, (4.25, 0.75)],
+            [0.75, 2.75, 4.75],
+        ),
+    ],
+)
+async def test_an_engine_is_asked_a_quarter_of_a_period_before_a_tick(
+    looptime, delays, seen, asked
+):
+    engine = Engine(*delays)
+    assert await ticks(engine, len(seen)) == seen
+    assert engine.asked == asked
+    assert looptime == len(seen)
 
 
 async def test_who_is_closed_asks_no_more():
