@@ -11,16 +11,21 @@ def reply(*reports, epoch="e"):
     return ExchangeReply(epoch, tuple(reports), ())
 
 
-def test_the_first_report_is_only_where_counting_begins():
+def between(first, second):
+    """Return what happened between two replies about a model."""
     moments = Moments()
-    assert moments.take(reply(report(arrivals=100)), 10.0) == []
-    (moment,) = moments.take(reply(report(arrivals=103, completed_cpu=2, late=1)), 11.0)
+    assert moments.take(first, 10.0) == []
+    (moment,) = moments.take(second, 11.0)
+    return moment
+
+
+def test_the_first_report_is_only_where_counting_begins():
+    now = report(arrivals=103, completed_cpu=2, late=1)
+    moment = between(reply(report(arrivals=100)), reply(now))
     assert (moment.arrivals, moment.answered, moment.late, moment.seconds) == (3, 2, 1, 1.0)
 
 
 def test_a_promise_is_broken_by_late_refused_and_failed_requests():
-    moments = Moments()
-    moments.take(reply(report(rejected={"deadline": 4})), 0.0)
     now = report(
         completed_cpu=5,
         completed_gpu=3,
@@ -28,7 +33,7 @@ def test_a_promise_is_broken_by_late_refused_and_failed_requests():
         failed=1,
         rejected={"deadline": 4, "queue_full": 6},
     )
-    (moment,) = moments.take(reply(now), 2.0)
+    moment = between(reply(report(rejected={"deadline": 4})), reply(now))
     assert moment.rejected == {"queue_full": 6}
     assert moment.refused == 6
     assert moment.broken == 2 + 6 + 1
@@ -36,9 +41,7 @@ def test_a_promise_is_broken_by_late_refused_and_failed_requests():
 
 
 def test_after_a_restart_everything_that_was_counted_is_new():
-    moments = Moments()
-    moments.take(reply(report(arrivals=100)), 0.0)
-    (moment,) = moments.take(reply(report(arrivals=7), epoch="f"), 1.0)
+    moment = between(reply(report(arrivals=100)), reply(report(arrivals=7), epoch="f"))
     assert moment.arrivals == 7
 
 
@@ -51,16 +54,13 @@ def test_a_model_that_comes_counts_from_nothing_and_one_that_goes_is_gone():
 
 
 def test_a_model_that_goes_and_comes_between_two_reports_counts_from_nothing():
-    moments = Moments()
-    moments.take(reply(report(arrivals=100, completed_cpu=90, rejected={"deadline": 9})), 0.0)
-    (moment,) = moments.take(reply(report(arrivals=7, completed_cpu=6)), 1.0)
+    gone = report(arrivals=100, completed_cpu=90, rejected={"deadline": 9})
+    moment = between(reply(gone), reply(report(arrivals=7, completed_cpu=6)))
     assert (moment.arrivals, moment.answered, moment.refused) == (7, 6, 0)
 
 
 def test_a_line_of_the_decision_log_has_the_promise_and_every_rule_with_its_numbers():
-    moments = Moments()
-    moments.take(reply(report()), 0.0)
-    (moment,) = moments.take(reply(report(arrivals=1)), 1.0)
+    moment = between(reply(report()), reply(report(arrivals=1)))
     refused = refusal(99.5, Reject(7, Reason.DEADLINE, 0.25, "waited 1 s"))
     line = record(moment, ModelSpec("m", Sla(0.5, alpha=0.5), 1.0), 100.0, [refused])
     assert line["at"] == 100.0

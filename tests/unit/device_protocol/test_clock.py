@@ -28,19 +28,18 @@ def test_equal_ways_give_the_offset_itself():
     assert clock.to_device(1.0) == 6.0
 
 
-def test_the_fastest_answer_counts():
-    clock = ClockOffset()
-    asked(clock, 5.0, 0.125, 0.125)
-    asked(clock, 5.0, 2.0, 0.0)
-    assert clock.value == 5.0
-
-
-def test_old_answers_are_forgotten():
+@pytest.mark.parametrize(
+    ("answers", "value"),
+    [
+        ([(5.0, 0.125, 0.125), (5.0, 2.0, 0.0)], 5.0),  # the fastest one counts
+        ([(5.0, 0.0, 0.0), (6.0, 0.5, 0.5), (6.0, 0.5, 0.5)], 6.0),  # old ones are forgotten
+    ],
+)
+def test_of_the_last_answers_the_fastest_counts(answers, value):
     clock = ClockOffset(keep=2)
-    asked(clock, 5.0, 0.0, 0.0)
-    for _ in range(2):
-        asked(clock, 6.0, 0.5, 0.5)
-    assert clock.value == 6.0
+    for answer in answers:
+        asked(clock, *answer)
+    assert clock.value == value
 
 
 seconds = st.floats(0, 1)

@@ -112,13 +112,22 @@ def test_this_host_has_gpus_or_says_once_why_not(caplog):
     assert [r.levelname for r in reasons] == ([] if readings else ["INFO"])
 
 
-def test_what_each_gpu_does_is_read_and_nvml_is_shut_down(library):
-    assert read(library) == ([[gpu(0), gpu(1)]], ["SHUTDOWN"])
+SILENT = {"utilization": None, "memory_used": None, "memory_total": None}
 
 
-def test_what_a_gpu_does_not_tell_is_none(library):
-    silent = {"utilization": None, "memory_used": None, "memory_total": None}
-    assert read(library, COUNT="1", MUTE="1") == ([[gpu(0, **silent)]], ["SHUTDOWN"])
+@pytest.mark.parametrize(
+    ("environment", "readings", "said"),
+    [
+        ({}, [gpu(0), gpu(1)], ["SHUTDOWN"]),
+        # What a GPU does not tell is none.
+        ({"COUNT": "1", "MUTE": "1"}, [gpu(0, **SILENT)], ["SHUTDOWN"]),
+        ({"INIT": "9"}, [], ["INFO no GPUs: NVML: Driver Not Loaded"]),
+        ({"INIT": "4"}, [], ["INFO no GPUs: NVML: Insufficient Permissions"]),
+        ({"COUNT": "0"}, [], ["INFO no GPUs: NVML finds none", "SHUTDOWN"]),
+    ],
+)
+def test_what_each_gpu_does_is_read_or_there_is_a_reason(library, environment, readings, said):
+    assert read(library, **environment) == ([readings], said)
 
 
 def test_a_lost_gpu_is_left_out_and_said_once_per_loss(library):
@@ -126,17 +135,6 @@ def test_a_lost_gpu_is_left_out_and_said_once_per_loss(library):
     both, one = [gpu(0), gpu(1)], [gpu(1)]
     assert readings == [both, one, one, both, one]
     assert said == ["WARNING GPU 0 cannot be read: GPU is lost"] * 2 + ["SHUTDOWN"]
-
-
-@pytest.mark.parametrize(
-    ("code", "reason"), [("9", "Driver Not Loaded"), ("4", "Insufficient Permissions")]
-)
-def test_without_a_driver_there_are_no_gpus(library, code, reason):
-    assert read(library, INIT=code) == ([[]], [f"INFO no GPUs: NVML: {reason}"])
-
-
-def test_a_driver_without_a_gpu(library):
-    assert read(library, COUNT="0") == ([[]], ["INFO no GPUs: NVML finds none", "SHUTDOWN"])
 
 
 def test_a_library_that_cannot_be_loaded(tmp_path):

@@ -23,23 +23,22 @@ def traces(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_window_is_read_as_it_was_recorded(traces: Path) -> None:
-    assert rates("diurnal", traces, TraceWindow(3, offset=10)) == [11, 12, 13]
-
-
-def test_a_mean_rate_scales_the_window_not_the_whole_trace(traces: Path) -> None:
-    found = rates("bursty", traces, TraceWindow(20, offset=50), rate=2.0)
-    assert found == pytest.approx([0.0] * 10 + [4.0] * 10)
-
-
-def test_speed_makes_one_second_of_several(traces: Path) -> None:
-    assert rates("diurnal", traces, TraceWindow(3, speed=4)) == pytest.approx([2.5, 6.5, 10.5])
-    scaled = rates("diurnal", traces, TraceWindow(3, speed=4), rate=6.5)
-    assert scaled == pytest.approx([2.5, 6.5, 10.5])
-
-
-def test_recorded_times_become_counts_per_second(traces: Path) -> None:
-    assert rates("llm", traces, TraceWindow(4)) == [2, 0, 0, 1]
+@pytest.mark.parametrize(
+    ("name", "window", "rate", "expected"),
+    [
+        ("diurnal", TraceWindow(3, offset=10), None, [11, 12, 13]),  # as it was recorded
+        # A mean rate scales the window, not the whole trace.
+        ("bursty", TraceWindow(20, offset=50), 2.0, [0.0] * 10 + [4.0] * 10),
+        # Speed makes one second of several.
+        ("diurnal", TraceWindow(3, speed=4), None, [2.5, 6.5, 10.5]),
+        ("diurnal", TraceWindow(3, speed=4), 6.5, [2.5, 6.5, 10.5]),
+        ("llm", TraceWindow(4), None, [2, 0, 0, 1]),  # recorded times become counts
+    ],
+)
+def test_rates_of_a_window(
+    traces: Path, name: str, window: TraceWindow, rate: float | None, expected: list[float]
+) -> None:
+    assert rates(name, traces, window, rate=rate) == pytest.approx(expected)
 
 
 def test_dates_and_times_are_read_as_seconds(traces: Path) -> None:

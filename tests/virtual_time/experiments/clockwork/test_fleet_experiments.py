@@ -147,18 +147,18 @@ OFFERS = {"a": ModelCapabilities(1, 0.01, {1: 0.010, 2: 0.012})}
 """6 ms a request at best."""
 
 
-def least(times, **changes):
+@pytest.mark.parametrize(
+    ("times", "changes", "share"),
+    [
+        ([1.0] * 3, {}, 0.0),
+        ([1.0] * 6, {}, 0.5),
+        ([1.0] * 6, {"devices": 2}, 0.0),
+        ([1.0] * 6 + [1.012, 1.012], {}, 3 / 8),
+        # Only what comes in the counted time is lost.
+        ([1.0] * 6, {"begin": 2.0}, 0.0),
+        ([1.0] * 6, {"end": 0.5}, 0.0),
+    ],
+)
+def test_no_scheduler_serves_more_than_its_devices_do_within_the_slo(times, changes, share):
     fields = {"devices": 1, "slo": 0.018, "begin": 0.0, "end": 10.0, **changes}
-    return unservable([("a", iter(times))], OFFERS, **fields)
-
-
-def test_no_scheduler_serves_more_than_its_devices_do_within_the_slo():
-    assert least([1.0, 1.0, 1.0]) == pytest.approx(0.0)
-    assert least([1.0] * 6) == pytest.approx(0.5)
-    assert least([1.0] * 6, devices=2) == pytest.approx(0.0)
-    assert least([1.0] * 6 + [1.012, 1.012]) == pytest.approx(3 / 8)
-
-
-def test_only_what_comes_in_the_counted_time_is_lost():
-    assert least([1.0] * 6, begin=2.0) == 0.0
-    assert least([1.0] * 6, end=0.5) == 0.0
+    assert unservable([("a", iter(times))], OFFERS, **fields) == pytest.approx(share)
