@@ -135,11 +135,6 @@ def test_what_is_unknown_is_a_dash_and_a_silent_supervisor_is_said():
     assert text.count(" - ") >= 3
 
 
-def test_throttling_that_nobody_reports_is_unknown_in_words():
-    assert " unknown " in shown(VIEW | {"models": [MODEL | {"throttled": None}]})
-    assert " unknown " not in shown(VIEW | {"models": [MODEL | {"throttled": 0.0}]})
-
-
 def test_a_small_screen_shows_the_worst_and_counts_the_others():
     models = [MODEL | {"model": f"m{i}"} for i in range(50)]
     text = shown(VIEW | {"models": models}, Screen(height=20))
@@ -185,31 +180,45 @@ def test_long_reasons_leave_a_small_screen_what_fits():
     assert "end" in text
 
 
-def test_who_waits_for_a_first_answer_shows_how_long_and_nobody_else():
-    waiting = MODEL | {"response_time": None, "oldest_age": 1.234}
-    assert ">1234" in shown(VIEW | {"models": [waiting]})
-    assert ">" not in shown(VIEW | {"models": [waiting | {"waiting": 0, "in_flight": 0}]})
-    assert ">" not in shown(VIEW)
+WAITING = {"response_time": None, "oldest_age": 1.234}
+READ_ONLY = "observe-only: read-only"
 
 
-def test_the_share_of_gpus_is_shown_where_there_are_some():
-    assert "on GPU" in shown(VIEW)
-    assert "on GPU" not in shown(VIEW | {"models": [MODEL | {"executables": [{"device": "cpu"}]}]})
-
-
-def test_a_worker_whose_host_others_have_is_not_called_short():
-    text = shown(VIEW | {"workers": [WORKER | {"contended": True}]})
-    assert "its host is busy with others" in text
-    assert "short of cores" not in text
-
-
-def test_a_worker_that_nothing_controls_is_said_to_be_that():
-    loose = {"mode": "observe-only: read-only", "uncontrolled": "observe-only: read-only"}
-    text = shown(VIEW | {"workers": [WORKER | loose]})
-    assert "not controlled: observe-only: read-only" in text
-    silent = {"answers": False, "error": "refused", "uncontrolled": "no supervisor"}
-    assert "its cores are not controlled" in shown(VIEW | {"workers": [WORKER | silent]})
-    assert "not controlled" not in shown(VIEW | {"workers": [WORKER | {"mode": "dry-run"}]})
+@pytest.mark.parametrize(
+    ("model", "worker", "words", "is_shown"),
+    [
+        # Throttling that nobody reports is unknown.
+        ({"throttled": None}, {}, " unknown ", True),
+        ({"throttled": 0.0}, {}, " unknown ", False),
+        # Who waits for a first answer shows how long, and nobody else.
+        (WAITING, {}, ">1234", True),
+        (WAITING | {"waiting": 0, "in_flight": 0}, {}, ">", False),
+        ({}, {}, ">", False),
+        # The share of GPUs is shown where there are some.
+        ({}, {}, "on GPU", True),
+        ({"executables": [{"device": "cpu"}]}, {}, "on GPU", False),
+        # A worker whose host others have is not called short.
+        ({}, {"contended": True}, "its host is busy with others", True),
+        ({}, {"contended": True}, "short of cores", False),
+        # One that nothing controls is said to be that.
+        (
+            {},
+            {"mode": READ_ONLY, "uncontrolled": READ_ONLY},
+            f"not controlled: {READ_ONLY}",
+            True,
+        ),
+        (
+            {},
+            {"answers": False, "error": "refused", "uncontrolled": "no supervisor"},
+            "its cores are not controlled",
+            True,
+        ),
+        ({}, {"mode": "dry-run"}, "not controlled", False),
+    ],
+)
+def test_what_is_shown_of_a_model_and_its_worker(model, worker, words, is_shown):
+    text = shown(VIEW | {"models": [MODEL | model], "workers": [WORKER | worker]})
+    assert (words in text) is is_shown
 
 
 def test_status_prints_the_board_or_its_json(roma):
