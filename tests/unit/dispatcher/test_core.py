@@ -291,18 +291,6 @@ def test_a_removed_model_leaves_nothing_waiting_or_running(harness):
     assert harness.arrive("b", 0.4) == [Execute(2, "gpu", "b", (3,))]
 
 
-def test_losing_the_last_executor_rejects_what_waits(harness):
-    core = harness.build("m")
-    harness.cpu("m@a", "m")
-    harness.arrive("m", 0.0)
-    harness.arrive("m", 0.1)
-    commands = core.handle(ExecutorLost("m@a"), now=0.5)
-    assert [type(c) for c in commands] == [Abort, Fail, Reject]
-    assert commands[2].reason is Reason.NO_EXECUTABLE
-    assert core.handle(ExecutorReady("m@a"), now=1.0) == []
-    assert [type(c) for c in harness.arrive("m", 1.1)] == [Execute]
-
-
 @pytest.mark.parametrize("cpu", ["balance", "round_robin"])
 @pytest.mark.parametrize("gpu", ["gpu_savings_first", "roma", "fcfs", "edf"])
 def test_a_model_that_a_gpu_lacks_costs_the_others_nothing(harness, gpu, cpu):
