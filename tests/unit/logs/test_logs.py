@@ -86,24 +86,20 @@ def full_pipe():
     os.close(read)
 
 
-def test_a_pipe_that_nobody_reads_stops_nobody(full_pipe):
+@pytest.mark.parametrize(
+    ("free", "messages"),
+    [(0, ["one", "two", "three"]), (4096, ["a" * 10_000])],
+    ids=["nothing is free", "one page is free, for a longer line"],
+)
+def test_a_pipe_that_nobody_reads_stops_nobody(full_pipe, free, messages):
     handler, read = full_pipe
-    for number in range(3):
-        handler.emit(record("line %d", number))
-    os.read(read, 2**20)
-    handler.emit(record("line 3"))
-    lines = os.read(read, 2**20).decode().splitlines()
-    assert lines == ["log lines left out because nothing read them: 3", "line 3"]
-
-
-def test_a_long_line_waits_for_no_reader_either(full_pipe):
-    handler, read = full_pipe
-    os.read(read, 4096)  # one page is free
-    handler.emit(record("a" * 10_000))
+    os.read(read, free)
+    for message in messages:
+        handler.emit(record(message))
     os.read(read, 2**20)
     handler.emit(record("the next"))
-    lines = os.read(read, 2**20).decode().splitlines()
-    assert lines == ["log lines left out because nothing read them: 1", "the next"]
+    left_out = f"log lines left out because nothing read them: {len(messages)}"
+    assert os.read(read, 2**20).decode().splitlines() == [left_out, "the next"]
 
 
 def test_a_time_without_a_fraction_has_its_milliseconds_too():

@@ -88,11 +88,14 @@ async def test_three_requests_on_one_core_take_three_services(looptime):
     assert looptime == 3
 
 
-async def test_a_waiting_request_is_answered_at_its_deadline_not_at_its_turn(looptime):
+@pytest.mark.parametrize("options", [{}, {"deadline": 60.0}], ids=["its model's", "looser"])
+async def test_a_waiting_request_is_answered_at_its_models_deadline_not_at_its_turn(
+    looptime, options
+):
     driver = await build(SlowPool(100.0), deadline=4.0)
     first = call(driver)
     await asyncio.sleep(1)
-    rejected = await call(driver)
+    rejected = await call(driver, **options)
     assert isinstance(rejected, Reject)
     assert rejected.reason is Reason.DEADLINE
     assert looptime == 5
@@ -159,15 +162,6 @@ async def test_a_short_deadline_hides_no_failure(looptime):
     for _ in range(5):
         await call(driver, deadline=0.05)
     assert driver.core.queues["m"].failed == 5
-
-
-async def test_nobody_can_loosen_the_models_deadline_for_himself(looptime):
-    driver = await build(SlowPool(100.0), deadline=4.0)
-    running = call(driver)
-    await asyncio.sleep(1)
-    outcome = await call(driver, deadline=60.0)
-    assert (outcome.reason, looptime) == (Reason.DEADLINE, 5)
-    running.cancel()
 
 
 async def test_a_lost_answer_fails_and_is_not_repeated(looptime):
