@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 MAKEFILE = (ROOT / "Makefile").read_text()
+CONSTRAINTS = (ROOT / "constraints.txt").read_text().splitlines()
+LOCKED = {canonicalize_name(line.partition("==")[0]) for line in CONSTRAINTS}
 
 
 def installed_by(verb):
@@ -44,25 +46,21 @@ def test_only_the_extra_torch_brings_pytorch():
 
 
 def test_the_lock_has_everything_that_is_installed_for_tests():
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    locked = {canonicalize_name(line.partition("==")[0]) for line in lines}
-    assert packages(*installed_by("dev")) <= locked
+    assert packages(*installed_by("dev")) <= LOCKED
     # PyTorch's own, which a lock made from a build for CPUs lacks: they would come unlocked.
-    assert {"triton", "cuda-toolkit"} <= locked
+    assert {"triton", "cuda-toolkit"} <= LOCKED
 
 
 def test_what_ci_tested_installs_on_debian_12s_python():
     """The lock may be written on a later one, and pip and uv refuse what that one alone can run."""
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines}
     found = {
         canonicalize_name(d.metadata["Name"]): d.metadata["Requires-Python"]
         for d in metadata.distributions()
     }
-    assert len(pinned & found.keys()) > 100
+    assert len(LOCKED & found.keys()) > 100
     too_new = {
         n: found[n]
-        for n in pinned & found.keys()
+        for n in LOCKED & found.keys()
         if found[n] and OLDEST not in SpecifierSet(found[n])
     }
     assert too_new == {}

@@ -27,6 +27,7 @@ from supervisor.live.loop import ControlLoop
 from supervisor.live.metrics import collect
 
 MODEL = ModelSpec("m", Sla.within(0.5, 0.02), 1.0)
+GPU_READING = GpuReading(0, "a GPU", 0.5, 1 << 30, 2 << 30)
 
 
 def ticked():
@@ -130,13 +131,12 @@ def test_before_the_first_tick_there_is_nothing_to_tell_of_an_executable():
 def test_dashboard_and_alerts_ask_for_metrics_that_exist():
     core = Dispatcher([MODEL], gpu=GPU["roma"], cpu=CPU["round_robin"])
     core.handle(ExecutorAdded(ExecutorSpec("m@w", Device.CPU, ("m",))), now=0.0)
-    gpu = GpuReading(0, "a GPU", 0.5, 1 << 30, 2 << 30)
     names = {
         sample.name
         for metrics in (
             collect_dispatcher(core, 0.0),
             collect_control([Worker("w", "http://w", answers=True)]),
-            collect([ticked()], [gpu]),
+            collect([ticked()], [GPU_READING]),
         )
         for metric in metrics
         for sample in metric.samples
@@ -155,8 +155,7 @@ def test_dashboard_and_alerts_ask_for_metrics_that_exist():
 
 
 def test_curves_of_several_workers_are_told_apart():
-    gpu = GpuReading(0, "a GPU", 0.5, 1 << 30, 2 << 30)
-    metrics = collect([ticked()], [gpu])
+    metrics = collect([ticked()], [GPU_READING])
     of_workers = {m.name for m in metrics if any("worker" in s.labels for s in m.samples)}
     targets = [t for panel in grafana.dashboard()["panels"] for t in panel.get("targets", ())]
     unnamed = {
