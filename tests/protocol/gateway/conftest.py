@@ -138,6 +138,36 @@ class FakeModelServer:
             self.running -= 1
 
 
+def answering(document, status=200, **how):
+    """Return the behaviour of a model server that gives every request this answer."""
+
+    async def behave(request, body):
+        return web.json_response(document, status=status, **how)
+
+    return behave
+
+
+def saying(data, *, closes=False):
+    """Return the behaviour of one that says these bytes in place of an answer."""
+
+    async def behave(request, body):
+        request.transport.write(data)
+        if closes:
+            request.transport.close()
+        await asyncio.sleep(10)
+
+    return behave
+
+
+def aborting(code, text, trailing=()):
+    """Return the behaviour of a gRPC model server that ends every call so."""
+
+    async def behave(request, context):
+        await context.abort(code, text, trailing)
+
+    return behave
+
+
 class GrpcModelServer:
     """Speaks gRPC: any unary method, bytes in and out; `behave(request, context)` decides."""
 

@@ -18,6 +18,7 @@ from roma.domain.errors import (
     BackendUnreachable,
 )
 from roma.domain.events import Reason
+from tests.protocol.gateway.conftest import answering, saying
 
 
 async def test_a_dead_executable_fails_what_it_ran_and_comes_back_when_healthy(harness, behind):
@@ -96,13 +97,7 @@ def test_a_name_that_leads_nowhere_is_one_that_was_not_reached(monkeypatch, foun
 async def test_two_answers_to_one_request_cost_the_connection(harness):
     await harness.open(cores=2)
     backend = harness.backends[0]
-
-    async def twice(request, body):
-        one = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-        request.transport.write(one + one)
-        await asyncio.sleep(10)
-
-    backend.behave = twice
+    backend.behave = saying(2 * b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     assert (await harness.predict())[0] == 200
     backend.behave = None
     statuses = await asyncio.gather(*(harness.predict() for _ in range(6)))
@@ -111,28 +106,18 @@ async def test_two_answers_to_one_request_cost_the_connection(harness):
 
 async def test_an_answer_that_ends_with_its_connection_is_whole(harness):
     await harness.open()
-
-    async def until_close(request, body):
-        request.transport.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/x\r\n\r\nall of it")
-        request.transport.close()
-        await asyncio.sleep(10)
-
-    harness.backends[0].behave = until_close
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/x\r\n\r\nall of it"
+    harness.backends[0].behave = saying(answer, closes=True)
     status, body, headers = await harness.predict()
     assert (status, body, headers["Content-Type"]) == (200, b"all of it", "text/x")
 
 
 async def test_an_interim_answer_leaves_nothing_on_the_final_one(harness):
     await harness.open()
-
-    async def hinted(request, body):
-        request.transport.write(
-            b"HTTP/1.1 103 Early Hints\r\nContent-Type: text/early\r\nContent-Encoding: gzip\r\n\r\n"
-            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-        )
-        await asyncio.sleep(10)
-
-    harness.backends[0].behave = hinted
+    harness.backends[0].behave = saying(
+        b"HTTP/1.1 103 Early Hints\r\nContent-Type: text/early\r\nContent-Encoding: gzip\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    )
     status, body, headers = await harness.predict()
     assert (status, body) == (200, b"{}")
     assert headers["Content-Type"] == "application/json"
@@ -141,17 +126,12 @@ async def test_an_interim_answer_leaves_nothing_on_the_final_one(harness):
 
 async def test_trailers_of_an_answer_are_dropped(harness):
     await harness.open()
-
-    async def trailed(request, body):
-        request.transport.write(
-            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-            b"2\r\n{}\r\n0\r\nContent-Type: text/late\r\nContent-Encoding: gzip\r\n"
-            b"Retry-After: 9\r\nInference-Header-Content-Length: 1\r\n"
-            b"Transfer-Encoding: gzip\r\n\r\n"
-        )
-        await asyncio.sleep(10)
-
-    harness.backends[0].behave = trailed
+    harness.backends[0].behave = saying(
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"2\r\n{}\r\n0\r\nContent-Type: text/late\r\nContent-Encoding: gzip\r\n"
+        b"Retry-After: 9\r\nInference-Header-Content-Length: 1\r\n"
+        b"Transfer-Encoding: gzip\r\n\r\n"
+    )
     status, body, headers = await harness.predict()
     assert (status, body) == (200, b"{}")
     assert headers["Content-Type"] == "application/json"
@@ -161,13 +141,8 @@ async def test_trailers_of_an_answer_are_dropped(harness):
 
 async def test_a_transfer_coding_may_be_followed_by_a_blank(harness):
     await harness.open()
-
-    async def blank(request, body):
-        coded = b"Transfer-Encoding: Chunked \r\n\r\n2\r\n{}\r\n0\r\n\r\n"
-        request.transport.write(b"HTTP/1.1 200 OK\r\n" + coded)
-        await asyncio.sleep(10)
-
-    harness.backends[0].behave = blank
+    coded = b"Transfer-Encoding: Chunked \r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+    harness.backends[0].behave = saying(b"HTTP/1.1 200 OK\r\n" + coded)
     assert (await harness.predict())[:2] == (200, b"{}")
 
 
@@ -185,13 +160,7 @@ async def test_a_transfer_coding_may_be_followed_by_a_blank(harness):
 async def test_a_broken_answer_is_502_and_is_not_repeated(harness, answer):
     await harness.open()
     backend = harness.backends[0]
-
-    async def broken(request, body):
-        request.transport.write(answer)
-        request.transport.close()
-        await asyncio.sleep(10)
-
-    backend.behave = broken
+    backend.behave = saying(answer, closes=True)
     status, _, _ = await harness.predict()
     assert status == 502
     assert len(backend.seen) == 1
@@ -390,12 +359,8 @@ TRITON = "Unable to set 'classification': attempt to access JSON non-unsigned-in
 async def test_a_server_that_calls_a_wrong_input_500_breaks_no_promise(harness):
     """Triton with a `class_count` that is none, twelve times, and two executables."""
     await harness.open(backends=2)
-
-    async def behave(request, body):
-        return web.json_response({"error": TRITON}, status=500)
-
     for backend in harness.backends:
-        backend.behave = behave
+        backend.behave = answering({"error": TRITON}, 500)
     answers = [await harness.predict(path="/v2/models/m/infer") for _ in range(12)]
     assert {(status, json.loads(body)["error"]) for status, body, _ in answers} == {(500, TRITON)}
     assert (harness.queue.invalid, harness.queue.failed, harness.queue.late) == (12, 0, 0)
@@ -404,12 +369,8 @@ async def test_a_server_that_calls_a_wrong_input_500_breaks_no_promise(harness):
 
 async def test_what_a_working_server_fails_is_late_and_ejects_nobody(harness):
     await harness.open(backends=2)
-
-    async def behave(request, body):
-        return web.json_response({"error": "no kernel for this shape"}, status=500)
-
     for backend in harness.backends:
-        backend.behave = behave
+        backend.behave = answering({"error": "no kernel for this shape"}, 500)
     for _ in range(30):
         await harness.predict()
     assert (harness.queue.invalid, harness.queue.failed) == (0, 30)
@@ -417,11 +378,9 @@ async def test_what_a_working_server_fails_is_late_and_ejects_nobody(harness):
 
 
 async def test_a_server_s_word_on_when_to_come_again_is_passed_on(harness):
-    async def behave(request, body):
-        return web.json_response({"error": "busy"}, status=429, headers={"Retry-After": "7"})
-
     await harness.open()
-    harness.backends[0].behave = behave
+    busy = answering({"error": "busy"}, 429, headers={"Retry-After": "7"})
+    harness.backends[0].behave = busy
     status, _, headers = await harness.predict()
     assert (status, headers["Retry-After"]) == (429, "7")
 

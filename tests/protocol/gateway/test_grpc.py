@@ -17,7 +17,7 @@ from dispatcher.live.grpc.server import GatewayGrpcServer
 from roma.domain.errors import LaunchError
 from roma.domain.events import Reason
 from roma.tools.demo.ports import free_ports
-from tests.protocol.gateway.conftest import GrpcModelServer
+from tests.protocol.gateway.conftest import GrpcModelServer, aborting
 from tests.support import http2
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -155,11 +155,8 @@ async def test_a_model_servers_status_passes_with_its_text_and_metadata(
 ):
     await harness.open(speaks_grpc=True)
 
-    async def refuse(request, context):
-        trailing = (("grpc-status-details-bin", b"\x00rich"), ("why", "so"), ("x-request-id", "y"))
-        await context.abort(code, "Eingabe \u00e4 ist falsch", trailing)
-
-    harness.grpc_backends[0].behave = refuse
+    trailing = (("grpc-status-details-bin", b"\x00rich"), ("why", "so"), ("x-request-id", "y"))
+    harness.grpc_backends[0].behave = aborting(code, "Eingabe \u00e4 ist falsch", trailing)
     found, _, text, trailing = await harness.call(
         PREDICT, asking(PREDICT), metadata=(("x-request-id", "mine"),)
     )
@@ -429,10 +426,7 @@ async def test_dispatchers_that_share_the_clients_port_share_this_one(harness):
 async def test_a_failure_is_in_the_log_with_its_status(harness, caplog):
     await harness.open(speaks_grpc=True)
 
-    async def fail(request, context):
-        await context.abort(Code.INTERNAL, "boom")
-
-    harness.grpc_backends[0].behave = fail
+    harness.grpc_backends[0].behave = aborting(Code.INTERNAL, "boom")
     await harness.call(PREDICT, asking(PREDICT), metadata=(("x-request-id", "r1"),))
     (record,) = [r for r in caplog.records if r.name == "dispatcher.live.request_log"]
     assert (record.request_id, record.outcome, record.reason) == ("r1", "failed", "grpc_13")

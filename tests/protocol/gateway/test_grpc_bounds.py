@@ -15,6 +15,7 @@ from dispatcher.live.reloading import Reloading
 from roma.domain.errors import ConfigError
 from roma.security import api_keys
 from roma.tools.demo.ports import free_ports
+from tests.protocol.gateway.conftest import aborting
 from tests.protocol.gateway.test_grpc import INFER, OIP, PREDICT, STATUS, asking
 from tests.support import http2
 
@@ -266,10 +267,7 @@ async def end_answered(harness, raw):
 
 
 async def end_failed(harness, raw):
-    async def fail(request, context):
-        await context.abort(Code.INTERNAL, "boom")
-
-    harness.grpc_backends[0].behave = fail
+    harness.grpc_backends[0].behave = aborting(Code.INTERNAL, "boom")
     assert (await harness.call(PREDICT, sized(5000), metadata=bearer("c")))[0] is Code.INTERNAL
     harness.grpc_backends[0].behave = None
 

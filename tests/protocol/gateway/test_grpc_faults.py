@@ -9,6 +9,7 @@ from dispatcher.live import health_checks
 from dispatcher.live.backends.backend_address import GrpcMessage
 from dispatcher.live.grpc.channel import GrpcChannel
 from roma.domain.errors import BackendLost, BackendTimeout, BackendUnreachable
+from tests.protocol.gateway.conftest import aborting
 from tests.protocol.gateway.test_grpc import PREDICT, STATUS, asking
 
 Code = grpc.StatusCode
@@ -93,10 +94,7 @@ async def test_a_look_up_without_an_executable_is_unavailable(harness):
 async def test_a_server_that_is_unavailable_by_its_own_word_is_not_suspected(harness):
     await harness.open(speaks_grpc=True)
 
-    async def busy(request, context):
-        await context.abort(Code.UNAVAILABLE, "warming up")
-
-    harness.grpc_backends[0].behave = busy
+    harness.grpc_backends[0].behave = aborting(Code.UNAVAILABLE, "warming up")
     assert (await harness.call(PREDICT, asking(PREDICT)))[0::2][:2] == (
         Code.UNAVAILABLE,
         "warming up",
@@ -129,10 +127,7 @@ async def test_an_answer_beyond_its_bound_is_that_executables_fault(harness):
 async def test_a_request_that_a_server_cannot_take_is_the_client_s_fault(harness, code, text):
     await harness.open(speaks_grpc=True)
 
-    async def refuse(request, context):
-        await context.abort(code, text)
-
-    harness.grpc_backends[0].behave = refuse
+    harness.grpc_backends[0].behave = aborting(code, text)
     found, _, said, _ = await harness.call(PREDICT, asking(PREDICT))
     assert found is code
     assert text[:100] in said

@@ -4,7 +4,8 @@ import asyncio
 import logging
 
 import pytest
-from aiohttp import web
+
+from tests.protocol.gateway.conftest import answering
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -51,10 +52,7 @@ async def test_without_a_number_of_its_own_a_request_has_the_dispatchers(harness
     await harness.open()
     await harness.predict()
 
-    async def fail(request, body):
-        return web.Response(status=500)
-
-    harness.backends[0].behave = fail
+    harness.backends[0].behave = answering({}, 500)
     await harness.predict()
     (line,) = lines(caplog)
     assert line.getMessage().startswith("request 2 of model m: failed (status_500) after ")
@@ -65,10 +63,7 @@ async def test_without_a_number_of_its_own_a_request_has_the_dispatchers(harness
 async def test_a_clients_own_fault_is_no_line(harness, caplog):
     await harness.open()
 
-    async def refuse(request, body):
-        return web.json_response({"error": "JSON Parse error"}, status=400)
-
-    harness.backends[0].behave = refuse
+    harness.backends[0].behave = answering({"error": "JSON Parse error"}, 400)
     await harness.predict()
     assert lines(caplog) == []
 

@@ -15,6 +15,7 @@ from multidict import CIMultiDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from roma.tools.demo.ports import free_ports
+from tests.protocol.gateway.conftest import aborting, answering
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SERVER, CLIENT, INTERNAL, ERROR = 2, 3, 1, 2  # of the protocol
@@ -303,10 +304,7 @@ async def test_a_grpc_call_is_three_spans_named_by_its_method(harness, collector
 async def test_a_grpc_call_that_fails_says_so(harness, collector, request_, code):
     await harness.open(traces=True, speaks_grpc=True)
 
-    async def fail(request, context):
-        await context.abort(grpc.StatusCode.INTERNAL, "boom")
-
-    harness.grpc_backends[0].behave = fail
+    harness.grpc_backends[0].behave = aborting(grpc.StatusCode.INTERNAL, "boom")
     await harness.call("/tensorflow.serving.PredictionService/Predict", request_)
     await harness.until(lambda: collector.servers)
     (server,) = collector.servers
@@ -348,10 +346,7 @@ async def test_a_second_way_is_a_second_pair_of_spans(harness, collector):
 async def test_a_failure_is_an_error_on_both_sides(harness, collector):
     await harness.open(traces=True)
 
-    async def fail(request, body):
-        return web.json_response({"error": "boom"}, status=500)
-
-    harness.backends[0].behave = fail
+    harness.backends[0].behave = answering({"error": "boom"}, 500)
     assert (await harness.predict())[0] == 500
     await harness.until(lambda: len(collector.spans) == 3)
     (server,), (execute,) = collector.servers, collector.named("execute")

@@ -26,14 +26,14 @@ LIMITS = f"{{buffered_bytes: {SIZE + 2**20}}}"
 HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 
 
+async def answer(request, body):
+    return web.Response(body=b"x" if body == b"small" else bytes(SIZE))
+
+
 @pytest.fixture
 async def large(harness):
     """A gateway whose model answers more than one of to be held, but the body `small`."""
     await harness.open(cores=8, max_body=2**26, limits=LIMITS)
-
-    async def answer(request, body):
-        return web.Response(body=b"x" if body == b"small" else bytes(SIZE))
-
     harness.backends[0].behave = answer
     return harness
 
