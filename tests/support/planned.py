@@ -191,6 +191,7 @@ class PlannedDeployment:
 
     def __init__(self, harness):
         self.harness = harness
+        self.worker = None
 
     async def open(self, *, worker=None, models=("m", "n"), serve=True, **how):
         how = {
@@ -228,7 +229,6 @@ class PlannedDeployment:
                 **how["gateway"],
             },
         }
-        self.harness.grpc_port = grpc_port
         if serve:
             await self.serve()
         return self
@@ -237,10 +237,8 @@ class PlannedDeployment:
         await self.worker.stop()  # the one that is there at the end
 
     async def serve(self, *, ready=True):
-        gateway = self.data["gateway"]
-        where = [f"http://127.0.0.1:{gateway[key]}" for key in ("port", "admin_port")]
-        await self.harness.serve(schema.parse(yaml.safe_dump(self.data)), *where)
-        if ready and hasattr(self, "worker"):
+        await self.harness.serve(self.config)
+        if ready and self.worker is not None:
             await self.ready()
 
     async def ready(self):
@@ -251,6 +249,10 @@ class PlannedDeployment:
         count = len(self.tap.hellos)
         self.tap.cut()
         await self.harness.until(lambda: len(self.tap.hellos) > count and self.executor.live)
+
+    @property
+    def config(self):
+        return schema.parse(yaml.safe_dump(self.data))
 
     @property
     def executor(self):

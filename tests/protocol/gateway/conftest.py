@@ -48,6 +48,13 @@ class FakeModelServer:
         self.behave = None
         self._runner = None
 
+    async def __aenter__(self):
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_):
+        await self.stop()
+
     async def start(self):
         app = web.Application(client_max_size=2**30)
         app.router.add_get("/v1/models/{model}", self._status)
@@ -325,7 +332,6 @@ class GatewayHarness:
         paths = [sockets and f"{sockets}/{i}.sock" for i in range(backends)]
         self.backends = [FakeModelServer(p, path) for p, path in zip(ports, paths, strict=False)]
         self.grpc_backends = [GrpcModelServer(p) for p in ports[backends:] if speaks_grpc]
-        self.grpc_port = grpc_port
         second = [f", grpc: '127.0.0.1:{b.port}'" for b in self.grpc_backends] or [""] * backends
         listed = "\n".join(
             f"      - {{url: '{b.url}', model: m{address}{more}}}"
@@ -354,26 +360,50 @@ class GatewayHarness:
             if start:
                 await backend.start()
             self.stack.push_async_callback(backend.stop)
-        self.port, self.text = port, text
-        await self.serve(
-            schema.parse(text), f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
-        )
+        self.text = text
+        await self.serve(schema.parse(text))
         if start:
             await self.until(lambda: all(e.live for e in self.core.executors))
         return self
 
-    async def serve(self, loaded, url, admin):
+    async def serve(self, loaded):
         """Run a dispatcher of this configuration."""
-        self.url, self.admin, self.loaded = url, admin, loaded
+        gateway = loaded.gateway
+        self.url, self.admin, self.loaded = gateway.url, gateway.admin_url, loaded
+        self.port, self.grpc_port = gateway.port, gateway.grpc_port
         self.running = contextlib.AsyncExitStack()
         self.stack.push_async_callback(self.running.aclose)
-        running = await self.running.enter_async_context(dispatcher_app.running(loaded))
+        running = await self._run()
         self.admin_doors = running.admin
         self.service, self.server, self.registry = running.service, running.server, running.registry
         self.grpc = running.grpc
         self.gateway = self.server.handler
         self.core = self.service.driver.core
         self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
+
+    async def _run(self):
+        return await self.running.enter_async_context(dispatcher_app.running(self.loaded))
+
+    def bound(self, max_body=None, **limits):
+        """Change limits of bodies, connections and what they hold."""
+        changed = self.server.limits.model_copy(update=limits)
+        self.server.bound(changed, max_body or self.server.bounds.max_body_bytes)
+
+    def stop_clock(self, after=0.0):
+        """Let the dispatcher's clock stand still, so many seconds from now."""
+        stopped = self.service.driver.clock() + after
+        self.service.driver.clock = lambda: stopped
+
+    async def unreachable(self):
+        """Let the first executable refuse every connection; return its name."""
+        name = next(e.spec.name for e in self.core.executors)
+        pool = self.service.endpoints[name].pool
+        pool.port = 1  # nobody listens there
+        pool.socket = pool.socket and f"{pool.socket}.gone"
+        for connection in list(pool._all):
+            connection.abort()
+        await asyncio.sleep(0)
+        return name
 
     async def close_gateway(self):
         """Stop the gateway as SIGTERM does; leave a connection open that is older."""
@@ -437,23 +467,18 @@ class AiohttpHarness(GatewayHarness):
         self.prefix = prefix
         self.middlewares = middlewares
 
-    async def serve(self, loaded, url, admin):
-        endpoint = program = roma.aiohttp_app(loaded)
+    async def _run(self):
+        endpoint = program = roma.aiohttp_app(self.loaded)
         if self.prefix:
             program = web.Application(middlewares=self.middlewares)
             program.add_subapp(self.prefix, endpoint)
-        self.loaded, self.url, self.admin = loaded, url + self.prefix, admin
-        self.runner = runner = web.AppRunner(program, access_log=None, shutdown_timeout=5)
-        self.running = contextlib.AsyncExitStack()
-        self.running.push_async_callback(runner.cleanup)
-        self.stack.push_async_callback(self.running.aclose)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", self.port).start()
+        self.url += self.prefix
+        self.runner = web.AppRunner(program, access_log=None, shutdown_timeout=5)
+        self.running.push_async_callback(self.runner.cleanup)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
         self.endpoint = endpoint[ENDPOINT]
-        running = self.endpoint.serving
-        self.service, self.server = running.service, running.server
-        self.core = self.service.driver.core
-        self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
+        return self.endpoint.serving
 
 
 @pytest.fixture

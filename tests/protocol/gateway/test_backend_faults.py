@@ -46,13 +46,7 @@ async def test_a_dead_executable_fails_what_it_ran_and_comes_back_when_healthy(h
 async def test_a_request_that_never_reached_its_executable_runs_on_another(harness, behind):
     await harness.open(backends=2, sockets=behind)
     dead, alive = harness.backends
-    name = next(e.spec.name for e in harness.core.executors)
-    pool = harness.service.endpoints[name].pool
-    pool.port = 1  # nobody listens there: every new connection is refused
-    pool.socket = behind and f"{behind}/gone.sock"
-    for connection in list(pool._all):
-        connection.abort()
-    await asyncio.sleep(0)
+    await harness.unreachable()
     statuses = [(await harness.predict())[0] for _ in range(4)]
     assert statuses == [200] * 4
     assert dead.seen == []

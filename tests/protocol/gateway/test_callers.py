@@ -203,8 +203,7 @@ async def test_however_a_request_ends_its_place_is_given_back(guarded, end):
 @pytest.mark.parametrize("reads", [True, False])
 async def test_what_waits_behind_an_unread_answer_gives_its_place_back(guarded, reads):
     harness = guarded
-    patient = harness.server.limits.model_copy(update={"body_timeout": 60.0})
-    harness.server.bound(patient, 1 << 24)
+    harness.bound(1 << 24, body_timeout=60.0)
     key = f"Authorization: Bearer {TOKENS['one']}\r\n".encode()
     client = Client(*await asyncio.open_connection("127.0.0.1", harness.port))
     client.writer.transport.pause_reading()

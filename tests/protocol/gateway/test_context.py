@@ -227,11 +227,7 @@ async def test_a_rejection_and_a_failure_carry_the_number(harness):
 async def test_a_request_keeps_its_context_on_its_second_way(harness):
     await harness.open(backends=2)
     dead, alive = harness.backends
-    pool = harness.service.endpoints[next(e.spec.name for e in harness.core.executors)].pool
-    pool.port = 1  # nobody listens there
-    for connection in list(pool._all):
-        connection.abort()
-    await asyncio.sleep(0)
+    await harness.unreachable()
     sent = {"traceparent": VALID, "x-request-id": "twice"}
     for _ in range(2):
         assert (await harness.predict(headers=sent))[0] == 200

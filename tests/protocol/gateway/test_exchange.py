@@ -151,8 +151,7 @@ DEAD = replace(HERE, started=HERE.started + "0")
 
 async def test_one_supervisor_speaks_for_a_worker(harness):
     await harness.open(cores=2)
-    now = harness.service.driver.clock()
-    harness.service.driver.clock = lambda: now
+    harness.stop_clock()
     peer = Peer(harness.session, harness.admin, 5)
 
     def message(who, cores):
@@ -168,7 +167,7 @@ async def test_one_supervisor_speaks_for_a_worker(harness):
         await peer.confirm(message(HERE, 1.5))
     assert cores() == 0.6
     # One that is silent has ended, for all that can be known.
-    harness.service.driver.clock = lambda: now + exchange.silence(1.0)
+    harness.stop_clock(exchange.silence(1.0))
     await peer.confirm(message(HERE, 1.5))
     assert cores() == 1.5
     with pytest.raises(WorkerHeld):

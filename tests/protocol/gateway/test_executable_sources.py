@@ -58,16 +58,12 @@ async def discovered(monkeypatch):
     monkeypatch.setitem(BACKENDS, BackendKind.STATIC, FakeBackend(source))
     harness = GatewayHarness()
     async with harness.stack:
-        harness.port, admin, *ports = free_ports(4)
+        port, admin, *ports = free_ports(4)
         harness.source = source
-        harness.backends = [FakeModelServer(port) for port in ports]
+        harness.backends = [FakeModelServer(behind) for behind in ports]
         for backend in harness.backends:
-            await backend.start()
-            harness.stack.push_async_callback(backend.stop)
-        text = FILE.format(port=harness.port, admin=admin)
-        await harness.serve(
-            schema.parse(text), f"http://127.0.0.1:{harness.port}", f"http://127.0.0.1:{admin}"
-        )
+            await harness.stack.enter_async_context(backend)
+        await harness.serve(schema.parse(FILE.format(port=port, admin=admin)))
         yield harness
 
 

@@ -182,8 +182,7 @@ async def test_who_watches_without_a_key_holds_nothing(guarded):
 
 async def test_who_watches_without_a_key_takes_at_most_half_of_the_calls(guarded):
     """A new one takes the place of the oldest, which is told the status and ends."""
-    limits = guarded.server.limits.model_copy(update={"connections": 8})
-    guarded.server.bound(limits, guarded.server.bounds.max_body_bytes)
+    guarded.bound(connections=8)
     async with guarded.channel as channel:
         stub, watches = health_pb2_grpc.HealthStub(channel), []
         for _ in range(7):
@@ -197,8 +196,7 @@ async def test_who_watches_without_a_key_takes_at_most_half_of_the_calls(guarded
 
 async def test_answers_that_nobody_reads_take_at_most_half_of_the_memory(guarded, raw):
     """Nothing else bounds how long they are kept."""
-    limits = guarded.server.limits.model_copy(update={"buffered_bytes": 1 << 20})
-    guarded.server.bound(limits, guarded.server.bounds.max_body_bytes)
+    guarded.bound(buffered_bytes=1 << 20)
 
     async def large(request, context):
         return bytes(400_000)
@@ -298,8 +296,7 @@ async def end_too_large(harness, raw):
 
 
 async def end_too_slow(harness, raw):
-    limits = harness.server.limits.model_copy(update={"body_timeout": 0.1})
-    harness.server.bound(limits, harness.server.bounds.max_body_bytes)
+    harness.bound(body_timeout=0.1)
     client = await begun(raw)
     assert await ended(client) == number(Code.DEADLINE_EXCEEDED)
 
@@ -369,9 +366,7 @@ async def end_in_flight(harness, end):
     ],
 )
 async def test_however_a_call_ends_what_it_held_is_given_back(guarded, raw, end):
-    limits = {"connections": 1, "connections_per_address": 1}
-    limits = guarded.server.limits.model_copy(update=limits)
-    guarded.server.bound(limits, guarded.server.bounds.max_body_bytes)
+    guarded.bound(connections=1, connections_per_address=1)
     await end(guarded, raw)
 
     async def is_free():  # for a look-up, which waits for no executor

@@ -168,9 +168,7 @@ async def on_gpus(harness, count):
     for backend in backends:
         harness.stack.push_async_callback(backend.stop)
     gpus = ", ".join(f'{{url: "{backend.url}", device: gpu}}' for backend in backends)
-    text = ON_GPUS.format(gpus=gpus, port=port, admin=admin)
-    addresses = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
-    await harness.serve(schema.parse(text), *addresses)
+    await harness.serve(schema.parse(ON_GPUS.format(gpus=gpus, port=port, admin=admin)))
     return backends
 
 

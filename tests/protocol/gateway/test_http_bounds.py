@@ -276,8 +276,7 @@ async def test_limits_that_are_lowered_hold_for_connections_that_are_open(harnes
     client = await connect()
     client.send(post(b"{}"))
     assert (await client.answer())[0] == 200
-    limits = harness.server.limits.model_copy(update={"head_bytes": 1024})
-    harness.server.bound(limits, harness.server.bounds.max_body_bytes)
+    harness.bound(head_bytes=1024)
     client.send(post(b"{}", b"X: " + b"x" * 2000))
     assert (await client.answer())[0] == 431
 

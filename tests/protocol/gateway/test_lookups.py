@@ -49,12 +49,6 @@ def clients(harness, paths):
     return [asyncio.create_task(client(harness, path, n)) for n, path in enumerate(paths)]
 
 
-def after(harness, seconds):
-    """Let the dispatcher's clock go on by so much."""
-    clock = harness.service.driver.clock
-    harness.service.driver.clock = lambda: clock() + seconds
-
-
 async def test_a_call_ends_though_its_pool_closes_before_it_begins_to_connect():
     """As a look-up's does whose executable is removed in the same turn of the loop."""
     pool = Pool("127.0.0.1", free_ports(1)[0])
@@ -134,15 +128,14 @@ async def test_different_look_ups_are_a_few_at_once(harness):
 async def test_an_answer_is_kept_for_a_second(harness):
     await harness.open()
     (backend,) = harness.backends
-    now = harness.service.driver.clock()
-    harness.service.driver.clock = lambda: now
+    harness.stop_clock()
     for _ in range(3):
         assert (await harness.get(METADATA))[0] == 200
     assert len(backend.lookups) == 1
-    after(harness, lookups.MAX_AGE * 0.99)
+    harness.stop_clock(lookups.MAX_AGE * 0.99)
     await harness.get(METADATA)
     assert len(backend.lookups) == 1
-    after(harness, lookups.MAX_AGE * 0.01)
+    harness.stop_clock(lookups.MAX_AGE * 0.01)
     await harness.get(METADATA)
     assert len(backend.lookups) == 2
 
@@ -150,12 +143,11 @@ async def test_an_answer_is_kept_for_a_second(harness):
 async def test_an_error_is_kept_no_longer(harness):
     await harness.open()
     (backend,) = harness.backends
-    now = harness.service.driver.clock()
-    harness.service.driver.clock = lambda: now
+    harness.stop_clock()
     backend.lookup_status = 503
     assert [(await harness.get("/v2/models/m/ready"))[0] for _ in range(2)] == [503, 503]
     backend.lookup_status = 200
-    after(harness, lookups.MAX_AGE)
+    harness.stop_clock(lookups.MAX_AGE)
     assert (await harness.get("/v2/models/m/ready"))[0] == 200
     assert len(backend.lookups) == 2
 
@@ -175,8 +167,7 @@ async def test_what_broke_off_is_asked_again(harness):
 async def test_nothing_is_kept_of_an_executable_that_is_gone(harness):
     await harness.open()
     assert (await harness.get(METADATA))[0] == 200
-    now = harness.service.driver.clock()
-    harness.service.driver.clock = lambda: now
+    harness.stop_clock()
     assert (await harness.get(METADATA))[0] == 200
     await harness.backends[0].stop()
     await harness.until(lambda: not any(e.live for e in harness.core.executors))
@@ -219,8 +210,7 @@ async def test_clients_that_ask_and_hang_up_make_no_more_connections(harness):
 async def test_large_answers_leave_no_more_than_their_bound(harness, monkeypatch):
     monkeypatch.setattr(lookups, "MAX_BYTES", 5000)
     await harness.open()
-    now = harness.service.driver.clock()
-    harness.service.driver.clock = lambda: now
+    harness.stop_clock()
     for n in range(20):
         await harness.get(f"/v2/models/m/versions/{n}")
     kept = harness.service.lookups

@@ -38,9 +38,8 @@ async def town(harness):
     harness.file = file
     harness.servers = {m: FakeModelServer(port) for m, port in zip("abc", ports, strict=True)}
     for server in harness.servers.values():
-        await server.start()
-        harness.stack.push_async_callback(server.stop)
-    await harness.serve(file("ab"), f"http://127.0.0.1:{gateway}", f"http://127.0.0.1:{admin}")
+        await harness.stack.enter_async_context(server)
+    await harness.serve(file("ab"))
     await harness.until(lambda: all(e.live for e in harness.core.executors))
     return harness
 

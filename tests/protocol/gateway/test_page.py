@@ -11,6 +11,7 @@ from yarl import URL
 from dispatcher.live.admin import dashboard_feed
 from roma.config import schema
 from roma.tools.demo.ports import free_ports
+from tests.protocol.gateway.conftest import FakeModelServer
 
 STATE = {
     "worker": "local",
@@ -78,15 +79,13 @@ def _often(monkeypatch):
 
 async def opened(harness, story):
     """A dispatcher with one model server and a supervisor's stand-in."""
-    from tests.protocol.gateway.conftest import FakeModelServer
-
     port, admin, backend, supervisor = free_ports(4)
     server = FakeModelServer(backend)
     harness.backends.append(server)
     await server.start()
     fake = await harness.stack.enter_async_context(FakeSupervisor(supervisor))
     text = YAML.format(backend=backend, supervisor=supervisor, port=port, admin=admin, story=story)
-    await harness.serve(schema.parse(text), f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}")
+    await harness.serve(schema.parse(text))
     await harness.until(lambda: all(e.live for e in harness.core.executors))
     (fake.executable,) = (e.spec.name for e in harness.core.executors)
     return fake, server
@@ -171,8 +170,7 @@ async def test_a_replica_that_nothing_controls_is_missed_wherever_it_is_moved(ha
     def file(workers):
         return schema.parse(TWO.format(workers=workers, ports=ports))
 
-    gateway, admin = (f"http://127.0.0.1:{port}" for port in ports[4:])
-    await harness.serve(file("v"), gateway, admin)
+    await harness.serve(file("v"))
     for workers, controllable in (("v", [1, 0]), ("v, w", [1, 1]), ("w", [0, 1])):
         await harness.registry.follow(file(workers))
         view = await seen(

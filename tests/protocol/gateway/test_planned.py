@@ -444,10 +444,10 @@ async def test_models_come_and_go_while_it_runs(harness):
     deployment = await PlannedDeployment(harness).open(worker={"models": models}, models=("m",))
     assert (await deployment.ask((1, 1), model="n"))[0] == 404
     deployment.data["models"]["n"] = deployment.data["models"]["m"]
-    await harness.registry.follow(_config(deployment))
+    await harness.registry.follow(deployment.config)
     assert [(await deployment.ask((1, 1), model=name))[0] for name in models] == [200, 200]
     del deployment.data["models"]["m"]
-    await harness.registry.follow(_config(deployment))
+    await harness.registry.follow(deployment.config)
     assert [(await deployment.ask((1, 1), model=name))[0] for name in models] == [404, 200]
 
 
@@ -459,7 +459,7 @@ async def test_what_a_device_runs_goes_on_while_models_come_and_go(harness):
     await deployment.waiting(1)
     for names in ("mno", "mo", "mn"):
         deployment.data["models"] = dict.fromkeys(names, deployment.data["models"]["m"])
-        await harness.registry.follow(_config(deployment))
+        await harness.registry.follow(deployment.config)
         assert deployment.executor.live
         assert len(harness.core.queues["m"]) == 1
         assert set(names) == {name for name in "mno" if harness.core.executors.serve(name)}
@@ -488,17 +488,9 @@ async def test_a_model_that_a_connected_device_lacks_is_not_taken_over(harness):
     deployment.data["models"]["n"] = deployment.data["models"]["m"]
     lacks = "executable gpu0@local: models: lacks n of roma.yaml, has m"
     with pytest.raises(ConfigError, match=lacks):
-        await harness.registry.follow(_config(deployment))
+        await harness.registry.follow(deployment.config)
     assert [(await deployment.ask((1, 1), model=name))[0] for name in "mn"] == [200, 404]
     assert deployment.executor.losses == 0
-
-
-def _config(deployment):
-    import yaml
-
-    from roma.config import schema
-
-    return schema.parse(yaml.safe_dump(deployment.data))
 
 
 async def test_an_infer_ends_in_the_books_of_both(deployment):

@@ -314,12 +314,7 @@ async def test_a_grpc_call_that_fails_says_so(harness, collector, request_, code
 
 async def test_a_second_way_is_a_second_pair_of_spans(harness, collector):
     await harness.open(backends=2, traces=True)
-    dead = next(e.spec.name for e in harness.core.executors)
-    pool = harness.service.endpoints[dead].pool
-    pool.port = 1  # nobody listens there
-    for connection in list(pool._all):
-        connection.abort()
-    await asyncio.sleep(0)
+    dead = await harness.unreachable()
     for _ in range(2):  # one of them meets it
         assert (await harness.predict())[0] == 200
     await harness.until(lambda: len(collector.spans) == 8)

@@ -135,8 +135,7 @@ async def test_a_request_behind_an_unread_answer_is_admitted_once(harness, tmp_p
 async def test_one_answer_is_sent_however_large(large):
     status, body, _ = await large.predict(b"any")
     assert (status, len(body)) == (200, SIZE)
-    bounds = large.server.limits.model_copy(update={"buffered_bytes": 2**20})
-    large.server.bound(bounds, large.server.bounds.max_body_bytes)
+    large.bound(buffered_bytes=2**20)
     status, body, _ = await large.predict(b"any")
     assert (status, len(body)) == (200, SIZE)
 

@@ -128,14 +128,13 @@ async def town(tmp_path):
     group.set_cores(SLOTS)
     server = FakeModelServer(backend)
     server.behave = slowly
-    await server.start()
     try:
-        with Up(file) as up:
-            town = Town(up, server)
-            await town.ready()
-            yield town
+        async with server:
+            with Up(file) as up:
+                town = Town(up, server)
+                await town.ready()
+                yield town
     finally:
-        await server.stop()
         group.remove()
 
 

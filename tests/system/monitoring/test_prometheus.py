@@ -109,8 +109,7 @@ async def deployment(tmp_path):
         for port in ports[:3]:
             server = FakeModelServer(port)
             server.behave = behave
-            await server.start()
-            stack.push_async_callback(server.stop)
+            await stack.enter_async_context(server)
         await stack.enter_async_context(dispatcher_app.running(loaded))
         session = await stack.enter_async_context(ClientSession())
         core = build_core(loaded, loaded.workers[0])
