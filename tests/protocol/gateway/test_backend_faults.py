@@ -17,7 +17,6 @@ from roma.domain.errors import (
     BackendSilent,
     BackendUnreachable,
 )
-from roma.domain.events import Reason
 from tests.protocol.gateway.conftest import answering, saying
 
 
@@ -313,19 +312,6 @@ async def test_closing_the_connections_ends_what_is_in_flight(harness):
     lost = await asyncio.wait_for(call, 10)
     assert isinstance(lost, BackendLost)
     assert "given up" in str(lost)
-
-
-async def test_losing_the_last_executable_answers_everyone_at_once(harness):
-    await harness.open()
-    backend = harness.backends[0]
-    backend.gate = asyncio.Event()
-    calls = [asyncio.create_task(harness.predict()) for _ in range(5)]
-    await harness.until(lambda: len(harness.queue) == 4)
-    backend.kill_connections()
-    await backend.stop()
-    statuses = sorted(status for status, _, _ in await asyncio.gather(*calls))
-    assert set(statuses) <= {502, 503}
-    assert harness.queue.rejected[Reason.NO_EXECUTABLE] + harness.queue.failed == 5
 
 
 async def test_a_look_up_that_is_given_up_takes_no_other_request_with_it(harness):

@@ -16,11 +16,11 @@ from dispatcher.live.http.messages import Response
 from roma.domain.errors import ConfigError, LaunchError
 from roma.security import api_keys
 from roma.tools.demo.ports import free_ports
-from tests.protocol.gateway.conftest import AiohttpHarness
+from tests.protocol.gateway.conftest import AiohttpHarness, answering
 from tests.support.handler import Passing
 from tests.support.waiting import until
 
-PREDICT = "/v1/models/m:predict"
+PREDICT, INFER = "/v1/models/m:predict", "/v2/models/m/infer"
 FILE = """
 models: {{m: {{sla: {{response_time: 1}}}}}}
 workers: [{{cores: 2, backend: static, executables: [{{url: 'http://127.0.0.1:1', model: m}}]}}]
@@ -33,7 +33,15 @@ def error_of(answer):
 
 
 @pytest.mark.parametrize(
-    "path", [PREDICT, "/v1/models/m/versions/3:classify", "/v2/models/m/infer"]
+    "path",
+    [
+        PREDICT,
+        "/v1/models/m:regress",
+        "/v1/models/m/versions/3:classify",
+        "/v1/models/m/labels/stable:predict",
+        INFER,
+        "/v2/models/m/versions/3/infer",
+    ],
 )
 async def test_an_inference_passes_untouched_both_ways(front_end, path):
     async def behave(request, body):
@@ -52,6 +60,7 @@ async def test_an_inference_passes_untouched_both_ways(front_end, path):
     ((seen, got, sent),) = front_end.backends[0].seen
     assert (seen, sent) == (path, b"{}\x00\xff")
     assert {name: got[name] for name in headers} == headers
+    assert sum(front_end.queue.completed.values()) == 1
 
 
 async def test_compressed_bodies_arrive_as_what_they_are(front_end):
@@ -106,17 +115,36 @@ async def test_the_absolute_form_of_a_target_is_understood(front_end, scheme, me
 @pytest.mark.parametrize(
     ("method", "path", "status", "text"),
     [
-        ("POST", "/v1/models/other:predict", 404, "Servable not found for request: Latest(other)"),
-        ("GET", "/v1/models/other", 404, "Could not find any versions of model other"),
-        ("GET", "/v2/models/other/ready", 404, "Model not found: other"),
-        ("GET", PREDICT, 400, f"Malformed request: GET {PREDICT}"),
+        ("POST", "/v1/models/x:predict", 404, "Servable not found for request: Latest(x)"),
         (
             "POST",
-            "/v1/models/a%2fb:predict",
-            400,
-            "Malformed request: POST /v1/models/a%2fb:predict",
+            "/v1/models/x/versions/7:predict",
+            404,
+            "Servable not found for request: Specific(x, 7)",
         ),
-        ("GET", "/v1/models", 400, "Missing model name in request."),
+        ("GET", "/v1/models/x", 404, "Could not find any versions of model x"),
+        ("GET", "/v1/models/x/metadata", 404, "Could not find any versions of model x"),
+        ("GET", "/v2/models/x/ready", 404, "Model not found: x"),
+        *(
+            (*request.split(), 400, f"Malformed request: {request}")
+            for request in (
+                f"GET {PREDICT}",
+                "POST /v1/models/m",
+                "POST /v1/models/m:magic",
+                "POST /v1/models/m/versions/x:predict",
+                "POST /v1/models/a%2fb:predict",
+                "POST /v1/models",
+                "GET /v1/models/",
+                "GET /v1/models:predict",
+                "DELETE /v1/models/m",
+                "GET /v1/",
+            )
+        ),
+        *(
+            ("GET", f"/v1/models{rest}", 400, "Missing model name in request.")
+            for rest in ("", "/versions/1", "/versions/1/metadata", "/labels/a", "?a=b")
+        ),
+        ("GET", "/v1", 404, "Not found: /v1"),
         ("GET", "/nothing?x=1", 404, "Not found: /nothing"),
     ],
 )
@@ -125,7 +153,7 @@ async def test_what_is_not_served_is_refused_in_the_same_words(
 ):
     await front_end.open()
     url = aiohttp.client.URL(front_end.url + path, encoded=True)
-    async with front_end.session.request(method, url) as response:
+    async with front_end.session.request(method, url, data=b"{}") as response:
         assert (response.status, (await response.json())["error"]) == (status, text)
         assert response.headers["Content-Type"] == "application/json"
     assert front_end.backends[0].seen == []
@@ -139,6 +167,8 @@ async def test_what_needs_no_inference_is_answered(front_end):
     assert json.loads((await front_end.get("/openapi.json"))[1])["openapi"]
     metadata = await front_end.get("/v1/models/m/metadata")
     assert metadata == (200, b'{"model_spec": {"name": "m"}}')
+    (version,) = json.loads((await front_end.get("/v1/models/m"))[1])["model_version_status"]
+    assert version["state"] == "AVAILABLE"
     for path, length in (("/healthz", "2"), ("/v2/health/live", "13")):
         async with front_end.session.head(front_end.url + path) as response:
             assert (response.status, response.headers["Content-Length"]) == (200, length)
@@ -247,33 +277,36 @@ async def test_request_options_are_checked_and_echoed(front_end):
     assert front_end.core.low_priority["m"].arrivals == 1
 
 
-async def test_a_full_queue_is_429_and_says_when_to_return(front_end):
+@pytest.mark.parametrize("path", [PREDICT, INFER])
+async def test_a_full_queue_is_429_and_says_when_to_return(front_end, path):
     await front_end.open(max_waiting=1)
     front_end.backends[0].gate = asyncio.Event()
     first = asyncio.create_task(front_end.predict())
     await front_end.until(lambda: front_end.backends[0].running == 1)
     second = asyncio.create_task(front_end.predict())
     await front_end.until(lambda: len(front_end.queue) == 1)
-    answer = await front_end.predict()
+    answer = await front_end.predict(path=path)
     assert (answer[0], error_of(answer)) == (429, "1 requests of model m wait (bound 1)")
     assert int(answer[2]["Retry-After"]) >= 1
     front_end.backends[0].gate.set()
     assert [(await task)[0] for task in (first, second)] == [200, 200]
 
 
-async def test_a_fault_of_the_model_server_is_told(front_end):
-    async def behave(request, body):
-        return web.json_response({"error": "bad input"}, status=400)
-
+@pytest.mark.parametrize(("status", "counted"), [(400, (1, 0)), (500, (0, 1))])
+async def test_a_fault_of_the_model_server_is_told(front_end, status, counted):
     await front_end.open()
-    front_end.backends[0].behave = behave
+    front_end.backends[0].behave = answering({"error": "bad input"}, status)
     answer = await front_end.predict()
-    assert (answer[0], error_of(answer)) == (400, "bad input")
+    assert (answer[0], error_of(answer)) == (status, "bad input")
+    assert (front_end.queue.invalid, front_end.queue.failed) == counted
+    assert front_end.queue.response.mean(0.0) is None  # no fast answer
     await front_end.backends[0].stop()
     assert (await front_end.predict())[0] in (502, 503)
     await front_end.until(lambda: not any(e.live for e in front_end.core.executors))
     answer = await front_end.predict()
     assert (answer[0], error_of(answer)) == (503, "no executable of model m is ready")
+    assert answer[2]["Retry-After"] == "1"
+    assert (await front_end.get("/v1/models/m"))[0] == 503
 
 
 async def test_a_client_that_hangs_up_gives_its_place_back(front_end):

@@ -17,16 +17,6 @@ def error(body):
     return json.loads(body)["error"]
 
 
-async def test_a_body_passes_untouched_in_both_directions(harness):
-    await harness.open()
-    odd = b'{"instances": [1.50, NaN, 1e400],  "x": "\xc3\xa4"}\n'
-    status, body, headers = await harness.predict(odd)
-    assert (status, body) == (200, odd)
-    assert headers["Content-Type"].startswith("application/json")
-    path, seen, received = harness.backends[0].seen[-1]
-    assert (path, received) == ("/v1/models/m:predict", odd)
-
-
 async def test_compressed_bodies_are_not_decoded_on_the_way(harness):
     await harness.open()
     packed = gzip.compress(b'{"instances": [1]}')
@@ -43,87 +33,6 @@ async def test_compressed_bodies_are_not_decoded_on_the_way(harness):
     assert gzip.decompress(body) == b'{"instances": [1]}'  # the backend saw it decoded once
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/models/m:predict",
-        "/v1/models/m:classify",
-        "/v1/models/m:regress",
-        "/v1/models/m/versions/3:predict",
-        "/v1/models/m/labels/stable:predict",
-    ],
-)
-async def test_every_inference_path_is_passed_on(harness, path):
-    await harness.open()
-    status, _, _ = await harness.predict(path=path)
-    assert status == 200
-    assert harness.backends[0].seen[-1][0] == path
-
-
-async def test_status_and_metadata_come_from_the_executable(harness):
-    await harness.open()
-    status, body = await harness.get("/v1/models/m")
-    assert json.loads(body)["model_version_status"][0]["state"] == "AVAILABLE"
-    status, body = await harness.get("/v1/models/m/metadata")
-    assert (status, json.loads(body)) == (200, {"model_spec": {"name": "m"}})
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "message"),
-    [
-        ("POST", "/v1/models/x:predict", 404, "Servable not found for request: Latest(x)"),
-        (
-            "POST",
-            "/v1/models/x/versions/7:predict",
-            404,
-            "Servable not found for request: Specific(x, 7)",
-        ),
-        ("GET", "/v1/models/x", 404, "Could not find any versions of model x"),
-        ("GET", "/v1/models/x/metadata", 404, "Could not find any versions of model x"),
-        ("GET", "/v1/models/m:predict", 400, "Malformed request: GET /v1/models/m:predict"),
-        ("POST", "/v1/models/m", 400, "Malformed request: POST /v1/models/m"),
-        ("POST", "/v1/models/m:magic", 400, "Malformed request: POST /v1/models/m:magic"),
-        (
-            "POST",
-            "/v1/models/m/versions/x:predict",
-            400,
-            "Malformed request: POST /v1/models/m/versions/x:predict",
-        ),
-        ("DELETE", "/v1/models/m", 400, "Malformed request: DELETE /v1/models/m"),
-        ("GET", "/v1/", 400, "Malformed request: GET /v1/"),
-        ("GET", "/favicon.ico", 404, "Not found: /favicon.ico"),
-    ],
-)
-async def test_errors_are_tf_servings(harness, method, path, status, message):
-    await harness.open()
-    async with harness.session.request(method, harness.url + path, data=b"{}") as response:
-        assert (response.status, error(await response.read())) == (status, message)
-
-
-async def test_the_models_own_errors_pass_through(harness):
-    await harness.open()
-
-    async def refuse(request, body):
-        return web.json_response({"error": "JSON Parse error"}, status=400)
-
-    harness.backends[0].behave = refuse
-    status, body, _ = await harness.predict()
-    assert (status, error(body)) == (400, "JSON Parse error")
-    assert (harness.queue.invalid, harness.queue.response.mean(0.0)) == (1, None)
-
-
-async def test_a_failing_model_server_is_a_violation_not_a_fast_answer(harness):
-    await harness.open()
-
-    async def fail(request, body):
-        return web.json_response({"error": "boom"}, status=500)
-
-    harness.backends[0].behave = fail
-    status, body, _ = await harness.predict()
-    assert (status, error(body)) == (500, "boom")
-    assert (harness.queue.failed, harness.queue.response.mean(0.0)) == (1, None)
-
-
 async def test_no_more_than_the_limit_is_in_flight_and_the_rest_waits_its_turn(harness):
     await harness.open(cores=2)
     backend = harness.backends[0]
@@ -133,18 +42,6 @@ async def test_no_more_than_the_limit_is_in_flight_and_the_rest_waits_its_turn(h
     backend.gate.set()
     assert [status for status, _, _ in await asyncio.gather(*calls)] == [200] * 6
     assert backend.most_running == 2
-
-
-async def test_a_full_queue_is_429_with_retry_after(harness):
-    await harness.open(max_waiting=2)
-    harness.backends[0].gate = asyncio.Event()
-    calls = [asyncio.create_task(harness.predict()) for _ in range(3)]
-    await harness.until(lambda: len(harness.queue) == 2)
-    status, body, headers = await harness.predict()
-    assert (status, error(body)) == (429, "2 requests of model m wait (bound 2)")
-    assert int(headers["Retry-After"]) >= 1
-    harness.backends[0].gate.set()
-    await asyncio.gather(*calls)
 
 
 async def test_a_deadline_that_passes_in_the_queue_is_504(harness):
@@ -160,14 +57,6 @@ async def test_a_deadline_that_passes_in_the_queue_is_504(harness):
     assert harness.queue.rejected[Reason.DEADLINE] == 1
 
 
-async def test_without_an_executable_it_is_503_with_retry_after(harness):
-    await harness.open(start=False)
-    status, body, headers = await harness.predict()
-    assert (status, error(body)) == (503, "no executable of model m is ready")
-    assert headers["Retry-After"] == "1"
-    assert (await harness.get("/v1/models/m"))[0] == 503
-
-
 async def raw(harness, data, *, keep=None):
     reader, writer = keep or await asyncio.open_connection("127.0.0.1", harness.port)
     writer.write(
@@ -176,22 +65,6 @@ async def raw(harness, data, *, keep=None):
     answer = await asyncio.wait_for(reader.read(4096), 10)
     writer.close()
     return answer
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"GARBAGE\r\n\r\n",
-        b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
-        b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nBad Header\r\n\r\n",
-    ],
-)
-async def test_malformed_http_is_400_and_reaches_no_model(harness, data):
-    await harness.open()
-    assert (await raw(harness, data)).startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
-    assert harness.backends[0].seen == []
-    assert (await harness.predict())[0] == 200
 
 
 async def test_a_slow_request_holds_up_nobody(harness):
@@ -216,16 +89,6 @@ async def test_health_and_readiness(harness):
     await harness.backends[0].start()
     await harness.until(lambda: any(harness.core.executors.of("m")))
     assert (await harness.get("/readyz"))[0] == 200
-
-
-async def test_a_model_that_still_loads_is_not_ready(harness):
-    await harness.open(start=False)
-    harness.backends[0].available = False
-    await harness.backends[0].start()
-    assert (await harness.predict())[0] == 503
-    harness.backends[0].available = True
-    await harness.until(lambda: any(harness.core.executors.of("m")))
-    assert (await harness.predict())[0] == 200
 
 
 async def test_draining_answers_what_was_admitted_and_sends_the_rest_elsewhere(harness):
@@ -332,19 +195,6 @@ async def test_an_odd_header_strands_no_executor(harness, header):
     data = head.encode("utf-8", "surrogateescape") + b"Content-Length: 2\r\n\r\n{}"
     await raw(harness, data)
     assert (await harness.predict())[0] == 200
-
-
-async def test_a_client_that_expects_100_continue_gets_it(harness):
-    await harness.open()
-    reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
-    writer.write(
-        b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
-        b"Expect: 100-continue\r\n\r\n"
-    )
-    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-    writer.write(b"{}")
-    assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
-    writer.close()
 
 
 async def test_an_unread_answer_does_not_pile_up_in_memory(harness):

@@ -1,11 +1,9 @@
 """The Open Inference Protocol's REST paths, and the document that describes every path."""
 
-import asyncio
 import json
 import re
 
 import pytest
-from aiohttp import web
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from dispatcher.live.http import routes
@@ -15,35 +13,6 @@ INFER = "/v2/models/m/infer"
 
 def error(body):
     return json.loads(body)["error"]
-
-
-@pytest.mark.parametrize("path", [INFER, "/v2/models/m/versions/3/infer"])
-async def test_an_inference_passes_untouched_both_ways_and_waits_in_the_queue(harness, path):
-    await harness.open()
-    head = b'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32"}]}'
-    sent, answer = head + b"\x00\x00\x80?", b'{"outputs": []}\xff\xfe'
-
-    async def infer(request, body):
-        headers = {"Inference-Header-Content-Length": "15"}
-        return web.Response(body=answer, headers=headers, content_type="application/octet-stream")
-
-    harness.backends[0].behave = infer
-    status, body, headers = await harness.predict(
-        sent,
-        path=path,
-        headers={
-            "Content-Type": "application/octet-stream",
-            "Inference-Header-Content-Length": str(len(head)),
-        },
-    )
-    assert (status, body) == (200, answer)
-    assert headers["Inference-Header-Content-Length"] == "15"
-    assert headers["Content-Type"] == "application/octet-stream"
-    seen_path, seen_headers, seen = harness.backends[0].seen[0]
-    assert (seen_path, seen) == (path, sent)
-    assert seen_headers["Inference-Header-Content-Length"] == str(len(head))
-    assert seen_headers["Content-Type"] == "application/octet-stream"
-    assert sum(harness.queue.completed.values()) == 1
 
 
 @pytest.mark.parametrize("middle", ["", "/versions/3"])
@@ -92,18 +61,6 @@ async def test_what_there_is_not_is_404_in_the_protocols_shape(harness, method, 
     async with harness.session.request(method, harness.url + path, data=b"{}") as response:
         assert (response.status, error(await response.read())) == (404, message)
     assert harness.backends[0].seen == []
-
-
-async def test_overload_and_deadlines_are_as_for_the_other_paths(harness):
-    await harness.open(max_waiting=1)
-    harness.backends[0].gate = asyncio.Event()
-    calls = [asyncio.create_task(harness.predict(path=INFER)) for _ in range(2)]
-    await harness.until(lambda: len(harness.queue) == 1)
-    status, body, headers = await harness.predict(path=INFER)
-    assert status == 429
-    assert int(headers["Retry-After"]) >= 1
-    harness.backends[0].gate.set()
-    assert [status for status, _, _ in await asyncio.gather(*calls)] == [200, 200]
 
 
 async def test_the_document_is_valid_and_names_every_path_that_is_served(harness):

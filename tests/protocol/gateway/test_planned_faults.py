@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from dispatcher.live.planned import client, translation
+from dispatcher.live.planned import client
 from roma.config.watched_file import Watched
 from roma.device_protocol import ActionResult, Connect, Hello, Pong, Submit, encode
 from roma.domain.actions import ActionStatus, Infer, Load, ModelCapabilities
@@ -414,11 +414,6 @@ async def test_operators_are_told_why_a_device_is_not_connected(harness):
     await deployment.ready()
     assert reasons.for_operators("gpu0@local") == ""
     assert reasons.unreached == {}
-
-
-async def test_an_example_that_is_too_large_for_a_message(deployment, monkeypatch):
-    monkeypatch.setattr(translation, "MAX_PAYLOAD", 16 * 7)
-    assert await told(deployment.ask((1, 1))) == (400, "example = 8 bytes: must be ≤ 7")
 
 
 async def test_every_request_ends_once_whatever_the_wire_does(deployment):

@@ -6,7 +6,6 @@ import pytest
 
 from dispatcher.live.admin.supervisors import (
     Supervisors,
-    UnknownWorker,
     WaiterReplaced,
     WorkerTaken,
 )
@@ -36,11 +35,6 @@ def test_a_silent_one_is_replaced_after_its_own_periods(worker):
     with pytest.raises(WorkerTaken):
         supervisors.admit(message(worker, 2), limit - 0.01)
     supervisors.admit(message(worker, 2), limit)
-
-
-def test_a_worker_that_nobody_knows_is_refused():
-    with pytest.raises(UnknownWorker, match="worker = other: must be one of quick, slow"):
-        Supervisors(CONFIG).admit(message("other", 1), 0.0)
 
 
 async def test_one_that_waits_hears_when_cores_of_its_worker_are_needed():
@@ -99,8 +93,3 @@ async def test_the_supervisor_of_a_worker_that_has_gone_is_forgotten():
         supervisors.admit(message("slow", pid), 0.0)
         supervisors.set_workers(CONFIG.model_copy(update=fewer))
         supervisors.set_workers(CONFIG)
-
-
-async def test_nobody_waits_for_a_worker_that_is_unknown():
-    with pytest.raises(UnknownWorker, match="worker = other: must be one of quick, slow"):
-        await Supervisors(CONFIG).needed("other", 60)

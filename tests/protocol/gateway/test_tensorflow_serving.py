@@ -27,25 +27,7 @@ Code = grpc.StatusCode
 NAMED = chunk(1, chunk(1, b"m"))
 NAMELESS = chunk(1, chunk(3, b"signature"))
 NO_NAME = "ModelSpec has no name specified."
-
-
-@pytest.mark.parametrize("path", ["", "/versions/1", "/versions/1/metadata", "/labels/a", "?a=b"])
-async def test_a_status_request_without_a_model_is_told_so(harness, path):
-    await harness.open()
-    status, body = await harness.get(f"/v1/models{path}")
-    assert (status, json.loads(body)) == (400, {"error": "Missing model name in request."})
-
-
-async def test_other_paths_without_a_model_are_malformed(harness):
-    await harness.open()
-    for path in ("/v1/models/", "/v1/models:predict", "/v1"):
-        status, body = await harness.get(path)
-        assert (status, json.loads(body)) in [
-            (400, {"error": f"Malformed request: GET {path}"}),
-            (404, {"error": f"Not found: {path}"}),
-        ]
-    status, body, _ = await harness.predict(path="/v1/models")
-    assert (status, json.loads(body)) == (400, {"error": "Malformed request: POST /v1/models"})
+TOKEN = api_keys.new_token("aaaaaaaa")
 
 
 @pytest.mark.parametrize(

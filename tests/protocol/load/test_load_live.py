@@ -220,13 +220,6 @@ async def test_a_models_name_is_quoted(url: str, behaviour: Behaviour) -> None:
     assert behaviour.paths == {"/v1/models/a%20b%2Fc:predict"}
 
 
-async def test_a_cut_connection_is_no_answer(url: str) -> None:
-    async with RestClient(url) as client:
-        with pytest.raises(NoAnswerError) as caught:
-            await client.predict("close", b"{}")
-    assert caught.value.reason == "disconnected"
-
-
 @pytest.mark.parametrize("bad", ["localhost:8501", "ftp://localhost", "http://", "unix://x", ""])
 def test_a_url_that_is_not_http_is_refused(bad: str) -> None:
     with pytest.raises(LoadInputError, match="must be http"):

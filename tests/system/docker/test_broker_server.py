@@ -149,27 +149,6 @@ def test_a_named_user_may_call(file, serve):
     assert curl(theirs, "GET", "/v1/executables", user=OTHER_USER) == (200, {})
 
 
-def test_a_second_broker_gives_way(file, serve):
-    written = file()
-    directory = serve(written)
-    assert "another broker listens there" in refusal(written)
-    assert curl(directory / SUPERVISOR, "GET", "/v1/executables") == (200, {})
-
-
-def test_the_socket_of_a_dead_broker_is_in_nobodys_way(file, serve):
-    written = file()
-    config = roma_config.load(written)
-    directory = run_dir(config, config.workers[0])
-    with subprocess.Popen(
-        [sys.executable, "-m", "roma", "broker", str(written)], stderr=subprocess.PIPE, text=True
-    ) as dying:
-        assert any("listens in" in line for line in dying.stderr)
-        dying.kill()
-    assert (directory / SUPERVISOR).exists()
-    serve(written)
-    assert curl(directory / SUPERVISOR, "GET", "/v1/executables") == (200, {})
-
-
 async def test_a_broker_that_is_not_there_is_named(tmp_path):
     async with calling(tmp_path / SUPERVISOR, 1) as client:
         with pytest.raises(EngineError, match=r"supervisor\.sock"):

@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import signal
-import subprocess
 
 import pytest
 
@@ -124,20 +122,3 @@ def test_a_missing_model_is_one_clear_line(tmp_path):
     assert up.process.returncode == 2
     assert "nowhere" in up.log.read_text()
     assert "Traceback" not in up.log.read_text()
-
-
-def test_a_port_in_use_is_one_clear_line(tmp_path, demo_models):
-    file = write_config(tmp_path, {"digits": demo_models["digits"]}, name=f"port-{os.getpid()}")
-    up = Up(file)
-    listener = subprocess.Popen(
-        ["python3", "-m", "http.server", str(up.config.gateway.port), "--bind", "127.0.0.1"],
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        with up:
-            up.process.wait(60)
-        assert up.process.returncode == 2
-        assert f"gateway.port = {up.config.gateway.port}: cannot listen" in up.log.read_text()
-    finally:
-        listener.send_signal(signal.SIGKILL)
-        listener.wait()
