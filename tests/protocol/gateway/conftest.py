@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import struct
 import tempfile
@@ -293,7 +294,7 @@ workers:
     cores: 16
     executables:
 {executables}
-gateway: {{port: {port}, admin_port: {admin}, grpc_port: {grpc_port}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: {drain}, traces: {traces}, names: {names}, limits: {limits}, {gateway}}}
+gateway: {{port: {port}, admin_port: {admin}, grpc_port: {grpc_port}, tls: {tls}, max_body_bytes: {max_body}, backend_timeout: {timeout}, drain_timeout: {drain}, traces: {traces}, names: {names}, limits: {limits}, {gateway}}}
 log: {{requests: {requests}}}
 """
 
@@ -321,6 +322,7 @@ class GatewayHarness:
         requests="failed",
         limits="{}",
         gateway="",
+        tls=None,
         model="",
         names="[x]",
         speaks_grpc=False,
@@ -353,6 +355,7 @@ class GatewayHarness:
             requests=requests,
             limits=limits,
             gateway=gateway,
+            tls=json.dumps(tls),
             model=model,
             names=names,
         )

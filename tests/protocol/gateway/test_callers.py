@@ -7,7 +7,6 @@ import ssl
 
 import grpc
 import pytest
-import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -21,6 +20,7 @@ from yarl import URL
 
 from dispatcher.live import app
 from roma.security import api_keys
+from tests.support.keys import keys_file
 from tests.support.raw_http import HEAD, Client, post
 
 IDS = ("aaaaaaaa", "bbbbbbbb", "cccccccc")
@@ -31,18 +31,13 @@ POST = HEAD.replace(b"\r\n\r\n", b"\r\n")
 @pytest.fixture
 async def guarded(harness, tmp_path):
     """A gateway with three callers: one at a time, one for another model, one that can wait."""
-    entries = {
-        "one": {"models": "*", "concurrency": 1},
-        "narrow": {"models": ["elsewhere"]},
-        "batch": {"models": "*", "priority": "low"},
+    one, narrow, batch = TOKENS.values()
+    callers = {
+        one: {"concurrency": 1},
+        narrow: {"models": ["elsewhere"]},
+        batch: {"priority": "low"},
     }
-    file = tmp_path / "keys.yaml"
-    listed = {
-        id_: {"name": name, "hash": api_keys.hashed(TOKENS[name]), **entries[name]}
-        for id_, name in zip(IDS, entries, strict=True)
-    }
-    file.write_text(json.dumps({"keys": listed}))
-    file.chmod(0o600)
+    file = keys_file(tmp_path, callers)
     await harness.open(gateway=f"keys: {file}", max_body=2000, limits="{body_timeout: 0.2}")
     return harness
 
@@ -117,9 +112,7 @@ async def test_a_key_in_either_header_lets_in(guarded):
 
 async def test_who_asks_too_often_keeps_the_connection(harness, connect, tmp_path):
     """Refusing must stay cheap: over TLS, another handshake would cost more than an answer."""
-    entry = {"hash": api_keys.hashed(TOKENS["one"]), "models": "*", "rate": 1e-6, "burst": 2}
-    file = tmp_path / "keys.yaml"
-    file.write_text(json.dumps({"keys": {IDS[0]: entry}}))
+    file = keys_file(tmp_path, {TOKENS["one"]: {"rate": 1e-6, "burst": 2}})
     await harness.open(gateway=f"keys: {file}")
     client = await connect()
     for status in (200, 200, 429, 429):
@@ -281,16 +274,8 @@ async def test_a_key_runs_no_more_at_once_by_not_waiting_for_the_answers(guarded
 
 @pytest.fixture
 async def guarded_grpc(harness, tmp_path):
-    file = tmp_path / "keys.yaml"
-    entry = {
-        "name": "one",
-        "hash": api_keys.hashed(TOKENS["one"]),
-        "models": ["m"],
-        "concurrency": 1,
-    }
-    narrow = {"name": "narrow", "hash": api_keys.hashed(TOKENS["narrow"]), "models": ["elsewhere"]}
-    file.write_text(json.dumps({"keys": {IDS[0]: entry, IDS[1]: narrow}}))
-    file.chmod(0o600)
+    one = {"models": ["m"], "concurrency": 1}
+    file = keys_file(tmp_path, {TOKENS["one"]: one, TOKENS["narrow"]: {"models": ["elsewhere"]}})
     await harness.open(gateway=f"keys: {file}", speaks_grpc=True)
     return harness
 
@@ -343,43 +328,17 @@ async def test_keys_hold_for_grpc_as_well(guarded_grpc):
         assert (await refused(infer(m, metadata=odd))).code() is code.INVALID_ARGUMENT
 
 
-async def secured(harness, tmp_path, **options):
+async def secured(harness, authority, **options):
     """Open a gateway with TLS; return the context of a client that trusts it."""
-    authority = trustme.CA()
-    certificate = authority.issue_cert("localhost")
-    files = {"certificate": certificate.cert_chain_pems[0], "key": certificate.private_key_pem}
-    for name, blob in files.items():
-        blob.write_to_path(tmp_path / name)
-        (tmp_path / name).chmod(0o600)
-    tls = ", ".join(f"{name}: {tmp_path / name}" for name in files)
-    await harness.open(gateway=f"tls: {{{tls}}}", **options)
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
-    return trusting
-
-
-async def test_a_client_over_tls_that_was_refused_may_send_the_rest_of_its_body(harness, tmp_path):
-    trusting = await secured(harness, tmp_path, limits="{body_timeout: 60}")
-    to = {"host": "127.0.0.1", "port": harness.port, "server_hostname": "localhost"}
-    client = Client(*await asyncio.open_connection(**to, ssl=trusting))
-    client.send(b"POST /v1/models/other:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
-    assert (await client.answer())[0] == 404
-    (connection,) = harness.connections
-    for _ in range(3):
-        client.send(b"x")
-        await harness.until(lambda: connection._progressed)
-        connection.on_due()
-        assert not connection.output.is_closing
-    connection.on_due()
-    assert await client.ended()
-    client.writer.close()
+    await harness.open(tls=authority.issue("server", "localhost"), **options)
+    return ssl.create_default_context(cafile=authority.file)
 
 
 async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_ends(
-    harness, tmp_path
+    harness, authority
 ):
     size = 24 << 20  # more than the kernel and TLS keep for a connection
-    trusting = await secured(harness, tmp_path, max_body=size, drain=60)
+    trusting = await secured(harness, authority, max_body=size, drain=60)
     head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
 
     def ask():  # a plain socket: asyncio's reads ahead
@@ -410,11 +369,11 @@ async def test_a_slow_client_over_tls_gets_its_whole_answer_while_the_gateway_en
 
 @pytest.mark.parametrize("reads", ["before", "meanwhile"])
 async def test_what_tls_has_encrypted_reaches_a_client_between_two_requests(
-    harness, tmp_path, monkeypatch, reads
+    harness, authority, monkeypatch, reads
 ):
     monkeypatch.setattr(app, "LINGER", 0.05)
     size = 24 << 20
-    trusting = await secured(harness, tmp_path, max_body=size, drain=60)
+    trusting = await secured(harness, authority, max_body=size, drain=60)
     head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
     plain = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", harness.port), 20)
     client = await asyncio.to_thread(trusting.wrap_socket, plain, server_hostname="localhost")
@@ -454,27 +413,16 @@ def issued(authority, *names):
     return key.private_bytes(Encoding.PEM, *unlocked), certificate.public_bytes(Encoding.PEM)
 
 
-async def test_grpc_over_mutual_tls_knows_its_client_by_its_certificate(harness, tmp_path):
-    authority = trustme.CA()
-    server = authority.issue_cert("localhost")
+async def test_grpc_over_mutual_tls_knows_its_client_by_its_certificate(
+    harness, authority, tmp_path
+):
     names = x509.DNSName("a.example"), x509.UniformResourceIdentifier("urn:scorer")
-    files = {}
-    for name, blob in (
-        ("certificate", server.cert_chain_pems[0]),
-        ("key", server.private_key_pem),
-        ("client_ca", authority.cert_pem),
-    ):
-        files[name] = tmp_path / f"{name}.pem"
-        blob.write_to_path(files[name])
-        files[name].chmod(0o600)
-    keys_file = tmp_path / "keys.yaml"
-    entry = {"name": "scorer", "certificate": "urn:scorer", "models": ["m"]}
-    keys_file.write_text(json.dumps({"keys": {IDS[0]: entry}}))
-    keys_file.chmod(0o600)
-    tls = ", ".join(f"{name}: {path}" for name, path in files.items())
-    await harness.open(gateway=f"keys: {keys_file}, tls: {{{tls}}}", speaks_grpc=True)
-    trust = authority.cert_pem.bytes()
-    own = issued(authority, *names)
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: {scorer: {certificate: 'urn:scorer', models: [m]}}")
+    tls = authority.issue("server", "localhost") | {"client_ca": str(authority.file)}
+    await harness.open(gateway=f"keys: {keys}", tls=tls, speaks_grpc=True)
+    trust = authority.file.read_bytes()
+    own = issued(authority.ca, *names)
     target = f"localhost:{harness.grpc_port}"
     for pair, lets_in in ((own, True), ((None, None), False)):
         credentials = grpc.ssl_channel_credentials(trust, *pair)

@@ -18,6 +18,7 @@ from roma.security import api_keys
 from roma.tools.demo.ports import free_ports
 from tests.protocol.gateway.conftest import AiohttpHarness, answering
 from tests.support.handler import Passing
+from tests.support.keys import keys_file
 from tests.support.waiting import until
 
 PREDICT, INFER = "/v1/models/m:predict", "/v2/models/m/infer"
@@ -345,13 +346,7 @@ async def test_names_and_pages_that_are_not_ours_are_refused(front_end):
 
 async def test_keys_are_required_and_their_models_are_bounded(front_end, tmp_path):
     tokens = {model: api_keys.new_token(model[0] * 8) for model in ("m", "other")}
-    keys = tmp_path / "keys.yaml"
-    entries = {
-        model[0] * 8: {"name": model, "hash": api_keys.hashed(token), "models": [model]}
-        for model, token in tokens.items()
-    }
-    keys.write_text(json.dumps({"keys": entries}))
-    keys.chmod(0o600)
+    keys = keys_file(tmp_path, {token: {"models": [model]} for model, token in tokens.items()})
     await front_end.open(gateway=f"keys: {keys}")
     without = await front_end.predict()
     assert (without[0], without[2]["WWW-Authenticate"][:6]) == (401, "Bearer")

@@ -6,7 +6,6 @@ import json
 import ssl
 
 import pytest
-import trustme
 from aiohttp import web
 
 from dispatcher.live import app
@@ -114,16 +113,10 @@ async def test_draining_answers_what_was_admitted_and_sends_the_rest_elsewhere(h
     assert harness.core.live == 0
 
 
-async def test_draining_waits_for_no_idle_client_that_does_not_read(harness, tmp_path):
+async def test_draining_waits_for_no_idle_client_that_does_not_read(harness, authority):
     """Over TLS an end is answered by the client: one that is in a pool reads nothing."""
-    certificate = trustme.CA().issue_cert("localhost")
-    files = {"certificate": certificate.cert_chain_pems[0], "key": certificate.private_key_pem}
-    for name, blob in files.items():
-        blob.write_to_path(tmp_path / name)
-    tls = ", ".join(f"{name}: {tmp_path / name}" for name in files)
-    await harness.open(gateway=f"tls: {{{tls}}}", names="[]")
-    trusting = ssl.create_default_context()
-    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    await harness.open(tls=authority.issue("server", "127.0.0.1"))
+    trusting = ssl.create_default_context(cafile=authority.file)
     reader, writer = await asyncio.open_connection("127.0.0.1", harness.port, ssl=trusting)
     body = b"x" * (100 << 10)  # more than one piece of an answer, and read
     head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -18,6 +18,7 @@ from roma.tools.demo.ports import free_ports
 from tests.protocol.gateway.conftest import aborting
 from tests.protocol.gateway.test_grpc import INFER, OIP, PREDICT, STATUS, asking
 from tests.support import http2
+from tests.support.keys import keys_file
 
 Code = grpc.StatusCode
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
@@ -59,14 +60,11 @@ async def raw(harness):
 async def guarded(harness, tmp_path, monkeypatch):
     """A gateway with a caller of model m, one at a time, and one of another model."""
     monkeypatch.setattr(call_limits, "UNAUTHENTICATED_TIMEOUT", 60.0)
-    file = tmp_path / "keys.yaml"
-    entries = {
-        "cccccccc": {"name": "caller", "models": ["m"], "concurrency": 1},
-        "nnnnnnnn": {"name": "narrow", "models": ["elsewhere"]},
+    callers = {
+        TOKENS["c"]: {"models": ["m"], "concurrency": 1},
+        TOKENS["n"]: {"models": ["elsewhere"]},
     }
-    listed = {id_: {**e, "hash": api_keys.hashed(TOKENS[id_[0]])} for id_, e in entries.items()}
-    file.write_text(json.dumps({"keys": listed}))
-    file.chmod(0o600)
+    file = keys_file(tmp_path, callers)
     await harness.open(gateway=f"keys: {file}", speaks_grpc=True, max_body=2**25)
     return harness
 

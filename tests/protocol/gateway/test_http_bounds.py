@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import ssl
 import tracemalloc
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from dispatcher.live.app import within
 from dispatcher.live.http.connections import TOLD
 from roma.config.gateway import LimitsConfig
-from tests.support.raw_http import HEAD, post
+from tests.support.raw_http import HEAD, Client, post
 
 
 async def test_a_body_of_tiny_chunks_takes_no_more_memory_than_is_counted(harness, connect):
@@ -281,19 +282,21 @@ async def test_limits_that_are_lowered_hold_for_connections_that_are_open(harnes
     assert (await client.answer())[0] == 431
 
 
-async def test_a_client_that_was_refused_may_send_the_rest_of_its_body(harness, connect):
+@pytest.mark.parametrize("by_tls", [False, True])
+async def test_a_client_that_was_refused_may_send_the_rest_of_its_body(harness, authority, by_tls):
     """Many read no answer before; one that is cut off in the middle sees none at all."""
-    await harness.open(limits="{body_timeout: 60}")
-    client = await connect()
-    client.writer.write(
-        b"POST /v1/models/other:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
-    )
-    assert (await client.reader.readuntil(b"}")).startswith(b"HTTP/1.1 404")
+    tls = authority.issue("server", "127.0.0.1") if by_tls else None
+    await harness.open(limits="{body_timeout: 60}", tls=tls)
+    trusting = ssl.create_default_context(cafile=authority.file) if by_tls else None
+    client = Client(*await asyncio.open_connection("127.0.0.1", harness.port, ssl=trusting))
+    client.send(b"POST /v1/models/other:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+    assert (await client.answer())[0] == 404
     (connection,) = harness.connections
     for _ in range(3):
-        client.writer.write(b"x")
+        client.send(b"x")
         await harness.until(lambda: connection._progressed)
         connection.on_due()  # LINGER has passed since it was refused, or last had sent something
         assert not connection.output.is_closing
     connection.on_due()
-    assert connection.output.is_closing
+    assert await client.ended()
+    client.writer.close()

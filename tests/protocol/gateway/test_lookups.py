@@ -21,6 +21,7 @@ from roma.domain.errors import BackendUnreachable
 from roma.security import api_keys
 from roma.tools.demo.ports import free_ports
 from tests.protocol.gateway.test_grpc import STATUS, asking
+from tests.support.keys import keys_file
 
 Code = grpc.StatusCode
 CLIENTS = 300
@@ -227,17 +228,8 @@ async def guarded(harness, tmp_path):
         "all": api_keys.new_token("aaaaaaaa"),
         "other": api_keys.new_token("bbbbbbbb"),
     }
-    listed = {
-        f"{name[0] if name == 'all' else 'b'}" * 8: {
-            "name": name,
-            "hash": api_keys.hashed(token),
-            "models": "*" if name == "all" else ["elsewhere"],
-        }
-        for name, token in harness.tokens.items()
-    }
-    file = tmp_path / "keys.yaml"
-    file.write_text(json.dumps({"keys": listed}))
-    file.chmod(0o600)
+    everything, elsewhere = harness.tokens.values()
+    file = keys_file(tmp_path, {everything: {}, elsewhere: {"models": ["elsewhere"]}})
     await harness.open(gateway=f"keys: {file}", speaks_grpc=True)
     return harness
 

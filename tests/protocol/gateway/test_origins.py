@@ -9,6 +9,7 @@ from dispatcher.live.http.origins import FOREIGN, MALFORMED, OK, Origins
 from roma.config.gateway import GatewayConfig
 from roma.config.schema import parse
 from roma.config.security import TlsConfig
+from tests.support.keys import keys_file
 from tests.support.raw_http import HEAD
 
 PAGE = "https://app.example"
@@ -153,10 +154,7 @@ async def preflight(harness, origin):
 
 
 async def test_a_browser_that_asks_first_is_answered_without_a_key(harness, tmp_path):
-    keys = tmp_path / "keys.yaml"
-    keys.write_text("keys: {}")
-    keys.chmod(0o600)
-    await harness.open(gateway=f"keys: {keys}, cors_origins: ['{PAGE}']")
+    await harness.open(gateway=f"keys: {keys_file(tmp_path, {})}, cors_origins: ['{PAGE}']")
     for _ in range(2):
         status, headers = await preflight(harness, PAGE)
         assert (status, headers["Access-Control-Allow-Origin"]) == (204, PAGE)
@@ -174,10 +172,7 @@ async def test_every_page_may_where_the_file_says_so(harness):
 
 
 async def test_without_a_guard_pages_are_served_and_told_nothing(harness, tmp_path):
-    keys = tmp_path / "keys.yaml"
-    keys.write_text("keys: {}")
-    keys.chmod(0o600)
-    await harness.open(names="[]", gateway=f"keys: {keys}")
+    await harness.open(names="[]", gateway=f"keys: {keys_file(tmp_path, {})}")
     status, headers = await preflight(harness, PAGE)
     assert status == 401
     assert "Access-Control-Allow-Origin" not in headers

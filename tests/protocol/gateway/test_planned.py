@@ -19,6 +19,7 @@ from roma.domain.events import ModelAdded
 from roma.domain.model import ModelSpec, Sla
 from roma.security import api_keys
 from roma.tensors.jsontext import parse
+from tests.support.keys import keys_file
 from tests.support.planned import PAIR, PlannedDeployment, doubled
 
 
@@ -276,10 +277,8 @@ async def test_a_client_that_goes_while_it_runs_disturbs_nobody(deployment):
 
 @pytest.mark.parametrize("ends", ["with its result", "with its device"])
 async def test_a_keys_concurrency_is_held_while_a_device_computes(harness, tmp_path, ends):
-    token, file = api_keys.new_token("aaaaaaaa"), tmp_path / "keys.yaml"
-    entry = {"name": "one", "hash": api_keys.hashed(token), "models": "*", "concurrency": 1}
-    file.write_text(json.dumps({"keys": {"aaaaaaaa": entry}}))
-    file.chmod(0o600)
+    token = api_keys.new_token("aaaaaaaa")
+    file = keys_file(tmp_path, {token: {"concurrency": 1}})
     deployment = await PlannedDeployment(harness).open(worker={}, gateway={"keys": str(file)})
     headers = {"Authorization": f"Bearer {token}"}
     assert (await answer(deployment.ask((0, 0), headers=headers)))[0] == 200

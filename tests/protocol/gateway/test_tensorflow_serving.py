@@ -17,6 +17,7 @@ from roma.config.sockets import for_grpc
 from roma.domain.errors import ConfigError, LaunchError
 from roma.security import api_keys
 from tests.protocol.gateway.test_grpc import chunk
+from tests.support.keys import keys_file
 
 PREDICT, MULTI = f"/{PREDICTION}/Predict", f"/{PREDICTION}/MultiInference"
 METADATA, STATUS = f"/{PREDICTION}/GetModelMetadata", f"/{MODEL}/GetModelStatus"
@@ -146,24 +147,15 @@ async def test_clients_read_no_metrics_by_default(harness):
     assert (await harness.get(METRICS))[0] == 404
 
 
-def new_key(file):
-    """Write a file of one key; return its token."""
-    id_ = api_keys.new_id()
-    token = api_keys.new_token(id_)
-    file.write_text(f"keys: {{{id_}: {{hash: '{api_keys.hashed(token)}', models: '*'}}}}")
-    return token
-
-
 async def test_metrics_and_reloads_take_a_key(harness, tmp_path):
-    file = tmp_path / "keys.yaml"
-    token = new_key(file)
-    await harness.open(speaks_grpc=True, gateway=f"client_metrics: true, keys: {file}")
-    shown = {"Authorization": f"Bearer {token}"}
+    keys = keys_file(tmp_path, {TOKEN: {}})
+    await harness.open(speaks_grpc=True, gateway=f"client_metrics: true, keys: {keys}")
+    shown = {"Authorization": f"Bearer {TOKEN}"}
     assert (await harness.get(METRICS))[0] == 401
     async with harness.session.get(harness.url + METRICS, headers=shown) as answer:
         assert answer.status == 200
     assert (await harness.call(RELOAD, b""))[0] is Code.UNAUTHENTICATED
-    metadata = (("authorization", f"Bearer {token}"),)
+    metadata = (("authorization", f"Bearer {TOKEN}"),)
     assert (await harness.call(RELOAD, b"", metadata=metadata))[0] is Code.UNIMPLEMENTED
 
 
@@ -198,12 +190,11 @@ async def test_a_unix_socket_alone_is_grpc_too(harness, sockets):
 
 
 async def test_keys_hold_at_the_unix_socket(harness, sockets, tmp_path):
-    path, file = sockets / "grpc.sock", tmp_path / "keys.yaml"
-    token = new_key(file)
-    await harness.open(speaks_grpc=True, gateway=f"grpc_socket: {path}, keys: {file}")
+    path, keys = sockets / "grpc.sock", keys_file(tmp_path, {TOKEN: {}})
+    await harness.open(speaks_grpc=True, gateway=f"grpc_socket: {path}, keys: {keys}")
     async with at(path) as channel:
         assert (await harness.call(PREDICT, NAMED, channel=channel))[0] is Code.UNAUTHENTICATED
-        metadata = (("authorization", f"Bearer {token}"),)
+        metadata = (("authorization", f"Bearer {TOKEN}"),)
         found = await harness.call(PREDICT, NAMED, channel=channel, metadata=metadata)
     assert found[0] is Code.OK
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-import trustme
 from aiohttp import web
 from multidict import CIMultiDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -162,16 +161,9 @@ async def test_a_request_is_three_spans_one_in_the_other(harness, collector):
     assert server.resource["service.name"] == "roma"
 
 
-async def test_a_request_over_tls_says_so(harness, collector, tmp_path):
-    certificate = trustme.CA().issue_cert("localhost")
-    files = {"certificate": certificate.cert_chain_pems[0], "key": certificate.private_key_pem}
-    for name, blob in files.items():
-        blob.write_to_path(tmp_path / name)
-    tls = ", ".join(f"{name}: {tmp_path / name}" for name in files)
-    await harness.open(traces=True, gateway=f"tls: {{{tls}}}", names="[]")
-    url = f"https://127.0.0.1:{harness.port}/v1/models/m:predict"
-    async with harness.session.post(url, data=b"{}", ssl=False) as answer:
-        assert answer.status == 200
+async def test_a_request_over_tls_says_so(harness, collector, authority):
+    await harness.open(traces=True, tls=authority.issue("server", "localhost"))
+    assert (await harness.predict(ssl=False))[0] == 200
     await harness.until(lambda: collector.servers)
     assert collector.servers[0].attributes["url.scheme"] == "https"
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import io
-import json
 import math
 import resource
 import socket
@@ -17,6 +16,7 @@ from roma.security import api_keys
 from tests.protocol.gateway.test_grpc import PREDICT, asking
 from tests.protocol.gateway.test_grpc_bounds import Code
 from tests.support import http2
+from tests.support.keys import keys_file
 from tests.support.raw_http import post
 
 SIZE = 24 * 2**20
@@ -111,14 +111,7 @@ async def test_a_client_that_does_not_read_makes_room_for_others(large):
 async def test_a_request_behind_an_unread_answer_is_admitted_once(harness, tmp_path):
     """Its head comes before that answer, and its body while it is unread."""
     token = api_keys.new_token("aaaaaaaa")
-    entry = {"hash": api_keys.hashed(token), "models": "*", "concurrency": 1}
-    file = tmp_path / "keys.yaml"
-    file.write_text(json.dumps({"keys": {"aaaaaaaa": entry}}))
-    await harness.open(gateway=f"keys: {file}")
-
-    async def answer(request, body):
-        return web.Response(body=b"x" if body == b"small" else bytes(SIZE))
-
+    await harness.open(gateway=f"keys: {keys_file(tmp_path, {token: {'concurrency': 1}})}")
     harness.backends[0].behave = answer
     key = b"X-API-Key: " + token.encode()
     with socket.create_connection(("127.0.0.1", harness.port)) as sock:
