@@ -209,9 +209,7 @@ class PlannedDeployment:
         await self.tap.start()
         self.harness.stack.push_async_callback(self.tap.stop)
         if worker is not None:
-            self.worker = Worker(behind, **worker)
-            await self.worker.start()
-            self.harness.stack.push_async_callback(self._stop)
+            await self.start_worker(**worker)
         listed = {"actions": f"127.0.0.1:{tap}", "device": "gpu"}
         if how["token"] is not None:
             listed["token"] = str(how["token"])
@@ -232,6 +230,13 @@ class PlannedDeployment:
         if serve:
             await self.serve()
         return self
+
+    async def start_worker(self, **how):
+        """Start a worker, in place of one that has ended; it ends with the gateway's stack."""
+        if self.worker is None:
+            self.harness.stack.push_async_callback(self._stop)
+        self.worker = Worker(self.device_port, **how)
+        await self.worker.start()
 
     async def _stop(self):
         await self.worker.stop()  # the one that is there at the end

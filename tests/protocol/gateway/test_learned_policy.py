@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.planned import TIMES, PlannedDeployment, Worker, doubled
+from tests.support.planned import TIMES, PlannedDeployment, doubled
 from tests.support.policy import data
 
 
@@ -26,16 +26,13 @@ async def deployment(harness, tmp_path):
     found = await PlannedDeployment(harness).open(models=("m",), serve=False)
     quality = {"policy": str(tmp_path / "policy.json")}
     found.data["scheduling"] = {"gpu": "qos-rl", "quality": quality}
-    worker = Worker(found.device_port)
-    await worker.start()
-    harness.stack.push_async_callback(worker.stop)
+    await found.start_worker()
     return found
 
 
 async def test_a_device_that_it_knows_answers(deployment, tmp_path):
     (tmp_path / "policy.json").write_text(json.dumps(learned(TIMES)))
     await deployment.serve()
-    await deployment.ready()
     status, body, _ = await deployment.ask((1, 2))
     assert (status, json.loads(body)) == (200, {"predictions": doubled((1, 2))})
 
@@ -44,7 +41,7 @@ async def test_a_device_that_it_does_not_know_is_refused_in_one_line(
     deployment, harness, tmp_path, caplog
 ):
     (tmp_path / "policy.json").write_text(json.dumps(learned({b: 2 * t for b, t in TIMES.items()})))
-    await deployment.serve()
+    await deployment.serve(ready=False)
     words = "a: models.m: batch 1 = 0.02 s: must be 0.032 to 0.048"
     await harness.until(lambda: words in caplog.text)
     await harness.until(lambda: len(deployment.tap.hellos) >= 3)

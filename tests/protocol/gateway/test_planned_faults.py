@@ -17,7 +17,7 @@ from roma.device_protocol import ActionResult, Connect, Hello, Pong, Submit, enc
 from roma.domain.actions import ActionStatus, Infer, Load, ModelCapabilities
 from roma.domain.errors import ConfigError
 from roma.security.tokens import Token
-from tests.support.planned import PlannedDeployment, Worker, doubled, passed
+from tests.support.planned import PlannedDeployment, doubled, passed
 
 SECRETS = ["one-secret-of-at-least-32-characters", "another-secret-of-32-characters-and-more"]
 
@@ -70,8 +70,7 @@ async def test_a_worker_that_dies_in_a_batch_and_comes_back_empty(deployment):
     deployment.tap.cut()
     assert (await told(asking))[0] == 502
     await deployment.worker.stop()
-    deployment.worker = Worker(deployment.device_port)
-    await deployment.worker.start()
+    await deployment.start_worker()
     await deployment.ready()
     assert (await told(deployment.ask((2, 2))))[0] == 200
     assert deployment.worker.runtime.loaded == ["m"]
@@ -303,9 +302,7 @@ async def test_a_device_that_closes_before_it_is_greeted_is_tried_again(
     deployment = await PlannedDeployment(harness).open(serve=False, token=file)  # and no worker
     await deployment.serve()
     await harness.until(lambda: "the connection was closed" in caplog.text)
-    worker = Worker(deployment.device_port, token=Watched([], lambda: Token(SECRETS[0])))
-    await worker.start()
-    harness.stack.push_async_callback(worker.stop)
+    await deployment.start_worker(token=Watched([], lambda: Token(SECRETS[0])))
     await deployment.ready()
     assert (await told(deployment.ask((1, 1))))[0] == 200
 
@@ -344,10 +341,8 @@ async def test_an_offer_that_does_not_hold_together_is_refused(harness, caplog, 
         return dataclasses.replace(message, offer=new)
 
     deployment.tap.change = lie
-    worker = Worker(deployment.device_port)
-    await worker.start()
-    harness.stack.push_async_callback(worker.stop)
-    await deployment.serve()
+    await deployment.start_worker()
+    await deployment.serve(ready=False)
     await harness.until(lambda: words in caplog.text)
     await harness.until(lambda: len(deployment.tap.hellos) >= 3)
     assert not deployment.executor.live
@@ -356,17 +351,15 @@ async def test_an_offer_that_does_not_hold_together_is_refused(harness, caplog, 
     deployment.tap.change = lambda message: message
     await deployment.ready()
     assert (await told(deployment.ask((1, 1))))[0] == 200
-    assert worker.runtime.loaded == ["m"]
+    assert deployment.worker.runtime.loaded == ["m"]
 
 
 async def test_another_token_is_refused_and_a_new_one_is_read(harness, tmp_path, caplog):
     file = tmp_path / "token"
     file.write_text(SECRETS[1])
     deployment = await PlannedDeployment(harness).open(serve=False, token=file)
-    worker = Worker(deployment.device_port, token=Watched([], lambda: Token(SECRETS[0])))
-    await worker.start()
-    harness.stack.push_async_callback(worker.stop)
-    await deployment.serve()
+    await deployment.start_worker(token=Watched([], lambda: Token(SECRETS[0])))
+    await deployment.serve(ready=False)
     await harness.until(lambda: "token: is not the one" in caplog.text)
     assert not deployment.executor.live
     file.write_text(SECRETS[0])
@@ -383,13 +376,11 @@ async def test_a_token_file_that_is_not_there_ends_the_start(harness, tmp_path):
 
 async def test_a_worker_that_has_a_dispatcher_is_waited_for(harness, caplog):
     deployment = await PlannedDeployment(harness).open(serve=False)
-    worker = Worker(deployment.device_port)
-    await worker.start()
-    harness.stack.push_async_callback(worker.stop)
+    await deployment.start_worker()
     reader, writer = await asyncio.open_connection("127.0.0.1", deployment.device_port)
     writer.writelines(encode(Connect("another")))
     assert await reader.read(1)
-    await deployment.serve()
+    await deployment.serve(ready=False)
     await harness.until(
         lambda: "it refuses us: a device takes one dispatcher: another" in caplog.text
     )
@@ -408,9 +399,7 @@ async def test_operators_are_told_why_a_device_is_not_connected(harness):
     why = f"gpu0@local: cannot connect to {listed['actions']}: connection refused"
     assert reasons.for_operators("gpu0@local") == why
     assert reasons.of_model("m") == ""  # the device may come
-    worker = Worker(deployment.device_port)
-    await worker.start()
-    harness.stack.push_async_callback(worker.stop)
+    await deployment.start_worker()
     await deployment.ready()
     assert reasons.for_operators("gpu0@local") == ""
     assert reasons.unreached == {}
