@@ -42,8 +42,9 @@ def test_an_action_waits_for_earliest_and_says_when():
 def test_a_window_is_open_until_latest_and_not_longer():
     action = infer(1, latest=2.0)
     assert loaded("small").submit(action, 2.0) == [Begin(action)]
-    (outcome,) = loaded("small").submit(action, 2.0000001)
+    (outcome,) = loaded("small").submit(action, 2.5)
     assert outcome.status is ActionStatus.MISSED
+    assert outcome.detail == "500.000 ms after `latest`"
 
 
 def test_one_infer_and_one_load_run_at_a_time():
