@@ -1,6 +1,7 @@
 """Health checks of executables: what they meet, and what they tell."""
 
 import asyncio
+import contextlib
 import json
 import tracemalloc
 from types import SimpleNamespace
@@ -25,10 +26,10 @@ AVAILABLE = Response(
 class Watched:
     """A driver that notes what the watch of one executable reports."""
 
-    def __init__(self):
+    def __init__(self, state):
         self.suspects = {"m@w": asyncio.Event()}
         self.core = SimpleNamespace(executors=self)
-        self.state = ExecutorState.IDLE
+        self.state = state
         self._seen = asyncio.Queue()
 
     def on_ready(self, executor):
@@ -52,15 +53,36 @@ class Watched:
         return await asyncio.wait_for(self._seen.get(), 10)
 
 
-async def first_report(driver, pool):
-    """Return the first report of the watch of an executable with this pool."""
-    watching = asyncio.create_task(
-        watch("m@w", ["m"], SimpleNamespace(pool=pool, channel=None), driver)
-    )
+class Scripted:
+    """An executable's pool: its health checks end as listed, and then well.
+
+    `fresh` is how those over new connections fail.
+    """
+
+    host, port, socket, keeps = "127.0.0.1", 1, None, True
+
+    def __init__(self, *ends, fresh=None):
+        self.ends, self.fresh = list(ends), fresh
+
+    async def fetch(self, *_, timeout, most, is_fresh=False):
+        end = self.ends.pop(0) if self.ends else AVAILABLE
+        if is_fresh and self.fresh is not None:
+            end = self.fresh
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+
+@contextlib.asynccontextmanager
+async def watching(pool, state=ExecutorState.IDLE):
+    """Watch an executable with this pool; yield the driver that is told."""
+    driver = Watched(state)
+    endpoint = SimpleNamespace(pool=pool, channel=None)
+    task = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
     try:
-        return await driver.next()
+        yield driver
     finally:
-        watching.cancel()
+        task.cancel()
 
 
 NONSENSE = (
@@ -89,25 +111,11 @@ async def test_a_status_that_is_nonsense_is_that_executables_trouble(harness, bo
 
 async def test_whatever_the_watch_of_an_executable_meets_it_goes_on(monkeypatch):
     monkeypatch.setattr(health_checks, "CHECK", 0.0)
-    driver = Watched()
-
-    class Odd:
-        host, port, socket, keeps = "127.0.0.1", 1, None, True
-        looks = 0
-
-        async def fetch(self, *_, timeout, most, **__):
-            self.looks += 1
-            if self.looks == 1:
-                raise RecursionError("maximum recursion depth exceeded")
-            return AVAILABLE
-
-    endpoint = SimpleNamespace(pool=Odd(), channel=None)
-    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
-    assert await driver.next() == (
-        "lost: cannot be watched: RecursionError('maximum recursion depth exceeded')"
-    )
-    assert await driver.next() == "ready"
-    watching.cancel()
+    async with watching(Scripted(RecursionError("maximum recursion depth exceeded"))) as driver:
+        assert await driver.next() == (
+            "lost: cannot be watched: RecursionError('maximum recursion depth exceeded')"
+        )
+        assert await driver.next() == "ready"
 
 
 async def test_a_server_that_answers_no_status_while_it_computes_is_not_lost(harness, monkeypatch):
@@ -227,28 +235,21 @@ async def test_a_model_that_a_gpu_cannot_load_costs_the_others_nothing(
 
 
 async def test_a_look_that_began_before_the_trouble_clears_no_suspicion():
-    driver = Watched()
-    doubt = driver.suspects["m@w"]
+    class Dying(Scripted):
+        async def fetch(self, *asked, **how):
+            if len(self.ends) == 3:  # an answer breaks off while the status is on its way
+                self.doubt.set()
+            return await super().fetch(*asked, **how)
 
-    class Dying:
-        looks = 0
-
-        async def fetch(self, *_, timeout, most, **__):
-            self.looks += 1
-            if self.looks > 1:
-                raise BackendLost("gone")
-            doubt.set()  # an answer breaks off while the status is on its way
-            return AVAILABLE
-
-    endpoint = SimpleNamespace(pool=Dying(), channel=None)
-    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
-    assert await driver.next() == "lost: gone"  # and not ready before
-    watching.cancel()
+    gone = 2 * [BackendLost("gone")]  # over a new connection, too
+    async with watching(pool := Dying(AVAILABLE, *gone)) as driver:
+        pool.doubt = driver.suspects["m@w"]
+        assert await driver.next() == "lost: gone"  # and not ready before
 
 
 async def test_no_silent_connection_holds_up_a_server_that_serves_one_at_a_time(monkeypatch):
     monkeypatch.setattr(health_checks, "CHECK", 0.01)
-    driver, asked = Watched(), []
+    asked = []
 
     async def serve(reader, writer):
         asked.append(await reader.read(1000))
@@ -260,22 +261,14 @@ async def test_no_silent_connection_holds_up_a_server_that_serves_one_at_a_time(
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         pool = Pool(*server.sockets[0].getsockname())
-        endpoint = SimpleNamespace(pool=pool, channel=None)
-        watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
-        assert [await driver.next() for _ in range(5)] == ["ready"] * 5
-        watching.cancel()
+        async with watching(pool) as driver:
+            assert [await driver.next() for _ in range(5)] == ["ready"] * 5
         await pool.close()
     assert all(asked)
 
 
 async def test_what_a_server_says_unasked_on_a_silent_connection_is_not_kept():
-    driver, said = Watched(), asyncio.Event()
-
-    class Healthy:
-        keeps, socket = True, None
-
-        async def fetch(self, *_, timeout, most, **__):
-            return AVAILABLE
+    said = asyncio.Event()
 
     async def speak(_, writer):
         for _ in range(1000):
@@ -285,70 +278,36 @@ async def test_what_a_server_says_unasked_on_a_silent_connection_is_not_kept():
         writer.close()
 
     async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
-        pool = Healthy()
+        pool = Scripted()
         pool.host, pool.port = server.sockets[0].getsockname()
         tracemalloc.start()
-        try:
-            endpoint = SimpleNamespace(pool=pool, channel=None)
-            watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
-            await asyncio.wait_for(said.wait(), 10)
-            assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
-        finally:
-            tracemalloc.stop()
-        assert [await driver.next() for _ in range(2)] == ["ready"] * 2  # its end is seen
-        watching.cancel()
+        async with watching(pool) as driver:
+            try:
+                await asyncio.wait_for(said.wait(), 10)
+                assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+            finally:
+                tracemalloc.stop()
+            assert [await driver.next() for _ in range(2)] == ["ready"] * 2  # its end is seen
 
 
 @pytest.mark.parametrize("state", [ExecutorState.SUSPECTED, ExecutorState.LOST])
 @pytest.mark.parametrize("refusal", [BackendUnreachable("refused"), BackendLost("closed")])
 async def test_a_doubted_server_must_accept_a_new_connection(refusal, state):
     """Its idle connections may go on where a front refuses new ones."""
-    driver = Watched()
-    driver.state = state
-
-    class Old:
-        host, port, socket, keeps = "127.0.0.1", 1, None, True
-
-        async def fetch(self, *_, timeout, most, is_fresh):
-            if is_fresh:
-                raise refusal
-            return AVAILABLE
-
-    endpoint = SimpleNamespace(pool=Old(), channel=None)
-    watching = asyncio.create_task(watch("m@w", ["m"], endpoint, driver))
-    assert await driver.next() == f"lost: {refusal}"
-    driver.state = ExecutorState.IDLE
-    # A second look may have begun before.
-    assert "ready" in [await driver.next() for _ in range(2)]
-    watching.cancel()
+    async with watching(Scripted(fresh=refusal), state) as driver:
+        assert await driver.next() == f"lost: {refusal}"
+        driver.state = ExecutorState.IDLE
+        # A second look may have begun before.
+        assert "ready" in [await driver.next() for _ in range(2)]
 
 
 async def test_a_doubted_server_that_serves_one_connection_answers_on_that():
-    driver = Watched()
-    driver.state = ExecutorState.SUSPECTED
-
-    class Single:
-        host, port, socket, keeps = "127.0.0.1", 1, None, True
-
-        async def fetch(self, *_, timeout, most, is_fresh=False):
-            if is_fresh:
-                raise BackendTimeout("no answer within 10 s")
-            return AVAILABLE
-
-    assert await first_report(driver, Single()) == "ready"
+    pool = Scripted(fresh=BackendTimeout("no answer within 10 s"))
+    async with watching(pool, ExecutorState.SUSPECTED) as driver:
+        assert await driver.next() == "ready"
 
 
 async def test_a_look_over_a_stale_connection_is_no_loss():
-    driver = Watched()
-
-    class Stale:
-        host, port, keeps = "127.0.0.1", 1, True
-        looks = 0
-
-        async def fetch(self, *_, timeout, most, **__):
-            self.looks += 1
-            if self.looks == 1:
-                raise BackendLost("connection closed before the answer: reset")
-            return AVAILABLE
-
-    assert await first_report(driver, Stale()) == "ready"
+    stale = BackendLost("connection closed before the answer: reset")
+    async with watching(Scripted(stale)) as driver:
+        assert await driver.next() == "ready"
