@@ -62,50 +62,45 @@ def test_a_supervisor_says_so_once_and_answers_when_there_are_some_again(tmp_pat
     assert "Traceback" not in said.read_text()
 
 
-async def test_other_faults_of_the_event_loop_are_logged_as_ever(caplog):
+@pytest.fixture
+async def reporting():
+    """The event loop, which reports exhaustion."""
     loop = asyncio.get_running_loop()
     before = loop.get_exception_handler()
     exhaustion.report_exhaustion(loop)
-    try:
-        loop.call_exception_handler({"message": "a bug", "exception": OSError(errno.EMFILE, "x")})
-        loop.call_exception_handler({"message": "no error", "socket": None})
-    finally:
-        loop.set_exception_handler(before)
+    yield loop
+    loop.set_exception_handler(before)
+
+
+async def test_other_faults_of_the_event_loop_are_logged_as_ever(reporting, caplog):
+    reporting.call_exception_handler({"message": "a bug", "exception": OSError(errno.EMFILE, "x")})
+    reporting.call_exception_handler({"message": "no error", "socket": None})
     assert [record.message for record in caplog.records] == ["a bug", "no error\nsocket: None"]
 
 
-async def test_a_listener_that_closes_meanwhile_adds_nothing(monkeypatch, caplog):
-    loop = asyncio.get_running_loop()
-    before = loop.get_exception_handler()
-    exhaustion.report_exhaustion(loop)
-
+async def test_a_listener_that_closes_meanwhile_adds_nothing(reporting, monkeypatch, caplog):
     def accept(_):
         raise OSError(errno.EMFILE, "Too many open files")
 
-    try:
-        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0, backlog=8)
-        with monkeypatch.context() as exhausted, socket.socket() as client:
-            exhausted.setattr(asyncio.constants, "ACCEPT_RETRY_DELAY", 0.01)
-            exhausted.setattr(socket.socket, "accept", accept)
-            client.setblocking(False)
-            client.connect_ex(server.sockets[0].getsockname())
-            while not caplog.records:
-                await asyncio.sleep(0)
-            server.close()
-            await asyncio.sleep(0.05)  # longer than any try waits
-    finally:
-        loop.set_exception_handler(before)
+    server = await reporting.create_server(asyncio.Protocol, "127.0.0.1", 0, backlog=8)
+    with monkeypatch.context() as exhausted, socket.socket() as client:
+        exhausted.setattr(asyncio.constants, "ACCEPT_RETRY_DELAY", 0.01)
+        exhausted.setattr(socket.socket, "accept", accept)
+        client.setblocking(False)
+        client.connect_ex(server.sockets[0].getsockname())
+        while not caplog.records:
+            await asyncio.sleep(0)
+        server.close()
+        await asyncio.sleep(0.05)  # longer than any try waits
     assert len(caplog.records) == 1
 
 
 @pytest.mark.looptime
-async def test_a_line_a_minute(caplog):
-    loop = asyncio.get_running_loop()
-    exhaustion.report_exhaustion(loop)
+async def test_a_line_a_minute(reporting, caplog):
     context = {"message": "", "exception": OSError(errno.EMFILE, "Many"), "socket": None}
     with caplog.at_level(logging.ERROR):
         for _ in range(150):  # seconds
-            loop.call_exception_handler(context)
-            loop.call_exception_handler(context)
+            reporting.call_exception_handler(context)
+            reporting.call_exception_handler(context)
             await asyncio.sleep(1)
     assert len(caplog.records) == 3

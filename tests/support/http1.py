@@ -80,10 +80,16 @@ def serve(handler):
     return server
 
 
+def opened(server):
+    """Return a new connection, and its transport."""
+    one, transport = Connection(server), Transport()
+    one.connection_made(transport)
+    return one, transport
+
+
 def talk(server, reads, *, forgets=False):
     """Return what a connection was answered to these reads, and whether it was closed."""
-    transport, one = Transport(), Connection(server)
-    one.connection_made(transport)
+    one, transport = opened(server)
     for data in reads:
         if forgets:
             server.heads = HeaderCache()

@@ -4,9 +4,8 @@ from random import Random
 
 import pytest
 
-from dispatcher.live.http.connection import Connection
 from dispatcher.live.http.header_cache import MAX_CONSECUTIVE_MISSES, HeaderCache
-from tests.support.http1 import HEAD, Echo, Transport, post, serve, talk
+from tests.support.http1 import HEAD, Echo, opened, post, serve, talk
 from tests.support.mutations import MUTATIONS
 
 NEEDED = 3
@@ -22,8 +21,8 @@ def trace(random, body=b"[1]", *lines):
 
 def feed(reads, monkeypatch=None):
     """Return the server, and how many of the reads the parser saw."""
-    server, one, parsed = serve(Echo()), None, []
-    one = Connection(server)
+    server, parsed = serve(Echo()), []
+    one, _ = opened(server)
 
     class Parser:
         def __init__(self, parser):
@@ -37,7 +36,6 @@ def feed(reads, monkeypatch=None):
             self.parser.feed_data(data)
 
     one._parser = Parser(one._parser)
-    one.connection_made(Transport())
     for data in reads:
         one.data_received(data)
     one.connection_lost(None)
@@ -93,9 +91,7 @@ async def test_what_decides_anything_is_parsed_each_time(line):
 
 async def test_whoever_never_repeats_costs_nothing_for_long():
     reads = [post(b"{}", b"X-%d: 1" % i) for i in range(200)]
-    server = serve(Echo())
-    one = Connection(server)
-    one.connection_made(Transport())
+    one, _ = opened(serve(Echo()))
     for data in reads:
         one.data_received(data)
     assert one._known.pattern._streak.misses > MAX_CONSECUTIVE_MISSES
@@ -105,9 +101,8 @@ async def test_whoever_never_repeats_costs_nothing_for_long():
 
 async def test_new_bounds_are_those_of_the_next_request():
     random = Random(4)
-    server, one = serve(Echo()), None
-    one, transport = Connection(server), Transport()
-    one.connection_made(transport)
+    server = serve(Echo())
+    one, transport = opened(server)
     for _ in range(6):
         one.data_received(trace(random, b"[10]"))
     server.heads = HeaderCache()  # as Connections does with new limits

@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.live.backends.http_client import MOST_ANSWER, Pool
 from dispatcher.live.backends.http_connection import BackendConnection as Behind
-from dispatcher.live.http.connection import LARGE, Connection
+from dispatcher.live.http.connection import LARGE
 from dispatcher.live.http.header_cache import (
     CACHE_SIZE,
     MAX_CONSECUTIVE_MISSES,
@@ -21,7 +21,7 @@ from dispatcher.live.http.header_cache import (
     MissStreak,
 )
 from dispatcher.live.http.messages import Response, ResponseTemplate, request_template
-from tests.support.http1 import HEAD, Echo, Transport, post, serve, talk
+from tests.support.http1 import HEAD, Echo, Transport, opened, post, serve, talk
 from tests.support.mutations import LINES, connection, pieces
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
@@ -135,8 +135,7 @@ async def test_clients_get_what_an_answer_says_beside_what_its_like_have_in_comm
     kind = ResponseTemplate(Response(200, "text/plain", None, b"[1]"))
 
     def answered(*lines, more="", version=b"1.1"):
-        transport, one = Transport(), Connection(server)
-        one.connection_made(transport)
+        one, transport = opened(server)
         one.data_received(post(b"{}", *lines).replace(b"HTTP/1.1", b"HTTP/" + version))
         one.respond(Response(200, "text/plain", None, b"[1]", more, template=kind))
         one.connection_lost(None)
@@ -157,8 +156,7 @@ async def test_the_answer_to_head_has_no_body_however_well_it_is_known():
     server = serve(Echo(waits=True))
     kind = ResponseTemplate(Response(200, "text/plain", None, b"[1]"))
     for method in (b"POST", b"HEAD"):
-        transport, one = Transport(), Connection(server)
-        one.connection_made(transport)
+        one, transport = opened(server)
         one.data_received(post(b"").replace(b"POST", method))
         one.respond(Response(200, "text/plain", None, b"[1]", template=kind))
         one.connection_lost(None)
@@ -169,8 +167,7 @@ async def test_a_large_answer_is_written_in_pieces_however_often_it_comes():
     server, body = serve(Echo(waits=True)), b"x" * 100_000
     kind = ResponseTemplate(Response(200, "text/plain", None, body))
     for _ in range(2):
-        transport, one = Transport(), Connection(server)
-        one.connection_made(transport)
+        one, transport = opened(server)
         one.data_received(post(b"{}"))
         one.respond(Response(200, "text/plain", None, body, template=kind))
         assert transport.written.endswith(body)
@@ -236,10 +233,9 @@ async def test_the_end_of_a_body_is_no_part_of_the_next_head():
 
 
 async def test_what_is_known_waits_its_turn():
-    server, transport = serve(Echo(waits=True)), Transport()
+    server = serve(Echo(waits=True))
     talk(server, [post(b"[1]")])
-    one = Connection(server)
-    one.connection_made(transport)
+    one, transport = opened(server)
     one.data_received(post(b"[2]"))
     one.data_received(post(b"[3]"))
     assert server.handler.seen[-1][-1] == b"[2]"
@@ -266,9 +262,8 @@ async def test_a_head_that_was_refused_is_not_remembered():
 
 
 async def test_a_head_that_was_not_screened_yet_is_not_remembered():
-    server, transport = serve(Echo()), Transport()
-    one = Connection(server)
-    one.connection_made(transport)
+    server = serve(Echo())
+    one, _ = opened(server)
     one.pause_writing()
     one.data_received(post(b"[1]"))
     assert not server.handler.seen
@@ -357,9 +352,7 @@ async def test_who_takes_to_repeating_is_known_soon():
 
 
 async def test_a_connection_that_rests_holds_no_request():
-    transport, server = Transport(), serve(Echo())
-    one = Connection(server)
-    one.connection_made(transport)
+    one, _ = opened(serve(Echo()))
     for _ in range(2):
         one.data_received(post(b"[1]"))
         assert (one._request, one._current, one._last, len(one._body)) == (None, None, None, 0)
