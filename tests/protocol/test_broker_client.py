@@ -11,6 +11,7 @@ from supervisor.broker.client import LAUNCH_TIMEOUT, calling
 from supervisor.broker.containers import Container
 from supervisor.broker.engine import PULL_TIMEOUT
 from supervisor.executables import Reading
+from tests.support.served import served
 
 
 class FakeBroker:
@@ -26,15 +27,10 @@ class FakeBroker:
 @pytest.fixture
 async def broker(tmp_path):
     """A fake, and a client of it."""
-    fake = FakeBroker()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", fake.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.UnixSite(runner, str(tmp_path / "b")).start()
-    async with calling(tmp_path / "b", 5.0) as client:
+    fake, path = FakeBroker(), tmp_path / "b"
+    everything = web.route("*", "/{path:.*}", fake.answer)
+    async with served(everything, path=path), calling(path, 5.0) as client:
         yield fake, client
-    await runner.cleanup()
 
 
 async def test_one_that_refuses_its_supervisor_fails_the_grants_and_ends_nothing(broker):

@@ -19,6 +19,7 @@ from roma.config.workers import DockerConfig
 from roma.domain.errors import ConfigError, EngineError
 from roma.tools.demo.ports import free_ports
 from supervisor.broker.engine import connected, tls_context
+from tests.support.served import served
 
 
 @asynccontextmanager
@@ -32,15 +33,8 @@ async def engine(port, authority):
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
-    application = web.Application()
-    application.router.add_get("/containers/{name}/json", inspect)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
-    try:
+    async with served(web.get("/containers/{name}/json", inspect), port=port, tls=context):
         yield
-    finally:
-        await runner.cleanup()
 
 
 def write(directory, authority):

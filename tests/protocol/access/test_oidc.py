@@ -23,6 +23,7 @@ from dispatcher.live.grpc.responses import respond
 from roma.config.gateway import GatewayConfig
 from roma.config.security import OidcConfig
 from roma.domain.model import Priority
+from tests.support.served import served
 from tests.support.waiting import until
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -335,20 +336,16 @@ class Issuer:
         self.body = None
         self.gate = None
 
-    async def __aenter__(self):
-        app = web.Application()
-        app.router.add_get("/.well-known/openid-configuration", self._discovery)
-        app.router.add_get("/jwks", self._jwks)
-        app.router.add_get("/elsewhere", self._elsewhere)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *_):
-        await self._runner.cleanup()
+    @contextlib.asynccontextmanager
+    async def serving(self):
+        routes = {
+            "/.well-known/openid-configuration": self._discovery,
+            "/jwks": self._jwks,
+            "/elsewhere": self._elsewhere,
+        }
+        async with served(*(web.get(*route) for route in routes.items())) as port:
+            self.url = f"http://127.0.0.1:{port}"
+            yield self
 
     async def _discovery(self, request):
         return web.json_response(
@@ -377,7 +374,7 @@ async def until_admitted(a, token, limit=20):
 
 async def test_keys_come_by_discovery_and_new_ones_when_a_token_names_them(monkeypatch):
     monkeypatch.setattr(oidc, "SOONEST", 0.05)
-    async with Issuer() as issuer:
+    async with Issuer().serving() as issuer:
         section = GatewayConfig(oidc=config(issuer=issuer.url))
         async with access.opened(section) as a:
             await until_admitted(a, signed(iss=issuer.url))
@@ -395,7 +392,7 @@ async def test_keys_come_by_discovery_and_new_ones_when_a_token_names_them(monke
 
 async def test_the_first_token_finds_the_keys_of_a_slow_provider(monkeypatch):
     monkeypatch.setattr(oidc, "LIMIT", 60.0)
-    async with Issuer() as issuer, contextlib.AsyncExitStack() as stack:
+    async with Issuer().serving() as issuer, contextlib.AsyncExitStack() as stack:
         issuer.gate = asyncio.Event()
         opening = access.opened(GatewayConfig(oidc=config(issuer=issuer.url)))
         starting = asyncio.create_task(stack.enter_async_context(opening))
@@ -407,7 +404,7 @@ async def test_the_first_token_finds_the_keys_of_a_slow_provider(monkeypatch):
 
 async def test_a_silent_provider_does_not_keep_clients_with_keys_waiting(monkeypatch):
     monkeypatch.setattr(oidc, "LIMIT", 0.05)
-    async with Issuer() as issuer, contextlib.AsyncExitStack() as stack:
+    async with Issuer().serving() as issuer, contextlib.AsyncExitStack() as stack:
         issuer.gate = asyncio.Event()
         opening = access.opened(GatewayConfig(oidc=config(issuer=issuer.url)))
         a = await stack.enter_async_context(opening)
@@ -418,7 +415,7 @@ async def test_a_silent_provider_does_not_keep_clients_with_keys_waiting(monkeyp
 
 async def test_a_provider_that_is_away_is_said_once_and_asked_again(monkeypatch, caplog):
     monkeypatch.setattr(oidc, "SOONEST", 0.02)
-    async with Issuer() as issuer:
+    async with Issuer().serving() as issuer:
         issuer.status = 503
         async with access.opened(GatewayConfig(oidc=config(issuer=issuer.url))) as a:
             async with asyncio.timeout(20):
@@ -443,7 +440,7 @@ async def test_a_provider_that_is_away_is_said_once_and_asked_again(monkeypatch,
     ],
 )
 async def test_a_provider_that_answers_oddly_gives_no_keys(document, path, body, message):
-    async with Issuer() as issuer, ClientSession() as session:
+    async with Issuer().serving() as issuer, ClientSession() as session:
         issuer.document, issuer.body = document, body
         url = None if path is None else issuer.url + path
         with pytest.raises(ValueError, match=message):

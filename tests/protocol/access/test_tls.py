@@ -18,6 +18,7 @@ from roma.config.security import TlsConfig
 from roma.domain.errors import ConfigError, LaunchError
 from roma.security import peers
 from roma.security.tls import certificate_name, client_context, server_context
+from tests.support.served import served
 
 
 @contextlib.asynccontextmanager
@@ -28,14 +29,8 @@ async def serving(context):
         found = request.transport.get_extra_info("peercert")
         return web.Response(text=str(certificate_name(found)))
 
-    runner = web.ServerRunner(web.Server(handle), shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-    await site.start()
-    try:
-        yield site._server.sockets[0].getsockname()[1]
-    finally:
-        await runner.cleanup()
+    async with served(web.route("*", "/{path:.*}", handle), tls=context) as port:
+        yield port
 
 
 async def call(port, context):

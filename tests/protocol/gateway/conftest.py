@@ -303,7 +303,6 @@ class GatewayHarness:
     """A gateway, its backends and a client session."""
 
     def __init__(self):
-        self.backends = []
         self.stack = contextlib.AsyncExitStack()
 
     async def open(
@@ -518,8 +517,6 @@ async def harness():
     harness = GatewayHarness()
     async with harness.stack:
         yield harness
-    for backend in harness.backends:
-        await backend.stop()
 
 
 def pytest_asyncio_loop_factories(config, item):

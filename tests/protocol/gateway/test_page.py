@@ -12,6 +12,7 @@ from dispatcher.live.admin import dashboard_feed
 from roma.config import schema
 from roma.tools.demo.ports import free_ports
 from tests.protocol.gateway.conftest import FakeModelServer
+from tests.support.served import served
 
 STATE = {
     "worker": "local",
@@ -30,23 +31,12 @@ STATE = {
 class FakeSupervisor:
     """Answers what a supervisor answers; `down` makes it hang up, `odd` is answered instead."""
 
-    def __init__(self, port):
-        self.port, self.down, self.odd, self.asked = port, False, None, []
+    def __init__(self):
+        self.down, self.odd, self.asked = False, None, []
         self.executable = ""
         self.mode = "control"
 
-    async def __aenter__(self):
-        app = web.Application()
-        app.router.add_get("/control/v1/{what}", self._answer)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        return self
-
-    async def __aexit__(self, *_):
-        await self._runner.cleanup()
-
-    async def _answer(self, request):
+    async def answer(self, request):
         self.asked.append((request.match_info["what"], dict(request.query)))
         if self.down:
             request.transport.close()
@@ -80,10 +70,10 @@ def _often(monkeypatch):
 async def opened(harness, story):
     """A dispatcher with one model server and a supervisor's stand-in."""
     port, admin, backend, supervisor = free_ports(4)
-    server = FakeModelServer(backend)
-    harness.backends.append(server)
-    await server.start()
-    fake = await harness.stack.enter_async_context(FakeSupervisor(supervisor))
+    server = await harness.stack.enter_async_context(FakeModelServer(backend))
+    fake = FakeSupervisor()
+    route = web.get("/control/v1/{what}", fake.answer)
+    await harness.stack.enter_async_context(served(route, port=supervisor))
     text = YAML.format(backend=backend, supervisor=supervisor, port=port, admin=admin, story=story)
     await harness.serve(schema.parse(text))
     await harness.until(lambda: all(e.live for e in harness.core.executors))

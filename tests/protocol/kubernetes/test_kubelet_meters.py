@@ -15,10 +15,10 @@ from aiohttp import web
 from roma.config import schema
 from roma.config.backends.pod_source import PodSource
 from roma.kubernetes.pods import parse
-from roma.tools.demo.ports import free_ports
 from supervisor.live.actuation import _pod_meters
 from tests.support.fake_api_server import pod
 from tests.support.kubeconfig import kubeconfig_of
+from tests.support.served import served
 
 FILE = """
 models: {{m: {{sla: {{response_time: 1}}}}}}
@@ -43,7 +43,7 @@ PODS = {"a@w": replace(parse(pod("a"), "model-server"), host="127.0.0.1")}
 @pytest.fixture
 async def kubelet(tmp_path):
     """A kubelet with an authority of its own; yields its file, and that of clients, and its port."""
-    clients, own, (port,) = trustme.CA(), trustme.CA(), free_ports(1)
+    clients, own = trustme.CA(), trustme.CA()
     own.cert_pem.write_to_path(str(tmp_path / "kubelet.crt"))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     own.issue_cert("node-a").configure_cert(tls)
@@ -56,13 +56,8 @@ async def kubelet(tmp_path):
             return web.Response(text=METRICS)
         return web.Response(status=401, text="Unauthorized")
 
-    app = web.Application()
-    app.router.add_get("/metrics/resource", answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
-    yield tmp_path, clients, port
-    await runner.cleanup()
+    async with served(web.get("/metrics/resource", answer), tls=tls) as port:
+        yield tmp_path, clients, port
 
 
 @contextlib.asynccontextmanager

@@ -15,6 +15,7 @@ from supervisor.actuators import pod_meters
 from supervisor.actuators.pod_connection import MOST_BYTES
 from supervisor.actuators.pod_meters import ServerMeters
 from tests.support.fake_api_server import pod
+from tests.support.served import served
 from tests.support.waiting import until
 
 PODS = {"a@w": parse(pod("a"), "model-server")}
@@ -32,20 +33,15 @@ async def reads(meters, condition=lambda reading: reading is not None, pods=PODS
 @pytest.fixture
 async def answers():
     """A model server; its answers, the last of which is repeated, and the meters that ask it."""
-    texts, (port,) = [], free_ports(1)
+    texts = []
 
     async def answer(_):
         return web.Response(text=texts.pop(0) if len(texts) > 1 else texts[0])
 
-    app = web.Application()
-    app.router.add_get(CPU_PATH, answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    meters = ServerMeters(port=port, period=0.05)
-    yield texts, meters
-    await meters.close()
-    await runner.cleanup()
+    async with served(web.get(CPU_PATH, answer)) as port:
+        meters = ServerMeters(port=port, period=0.05)
+        yield texts, meters
+        await meters.close()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from roma.tools.load.client import RestClient, allow_connections
 from roma.tools.load.errors import LoadInputError, NoAnswerError
 from roma.tools.load.generator import LoadRun, Stream, run_load
 from roma.tools.load.outcomes import RequestEnd, RequestResult
+from tests.support.served import served
 
 EXPECTED = 200
 
@@ -183,17 +184,15 @@ async def test_a_unix_socket_is_a_url_too() -> None:
     async def answer(request: web.BaseRequest) -> web.Response:
         return web.json_response({"host": request.headers["Host"], "path": request.path})
 
-    runner = web.ServerRunner(web.Server(answer))
-    await runner.setup()
     with tempfile.TemporaryDirectory(prefix="roma-") as directory:
         url = f"unix://{directory}/m.sock"
         async with RestClient(url) as client:
             with pytest.raises(NoAnswerError) as caught:
                 await client.predict("m", b"{}")
             assert caught.value.reason == "connect"
-            await web.UnixSite(runner, f"{directory}/m.sock").start()
-            answered = await client.predict("m", b"{}")
-        await runner.cleanup()
+            everything = web.route("*", "/{path:.*}", answer)
+            async with served(everything, path=f"{directory}/m.sock"):
+                answered = await client.predict("m", b"{}")
     assert json.loads(answered.body) == {"host": "localhost", "path": "/v1/models/m:predict"}
 
 

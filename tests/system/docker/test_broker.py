@@ -19,6 +19,7 @@ from supervisor.actuators.meters import FileMeters
 from supervisor.broker.broker import Broker, safe_shares
 from supervisor.broker.engine import NotFound, connected
 from supervisor.cgroups import container_group, container_hierarchy
+from tests.support.served import served
 from tests.support.up import write_config
 
 
@@ -317,6 +318,16 @@ async def test_an_engine_that_is_not_there_is_named(tmp_path):
             await engine.inspect("a")
 
 
+@contextlib.asynccontextmanager
+async def answering(path, answer):
+    """Connect to an engine that answers every call so."""
+    async with (
+        served(web.route("*", "/{path:.*}", answer), path=path),
+        connected(DockerConfig(host=f"unix://{path}")) as engine,
+    ):
+        yield engine
+
+
 ODD_ANSWERS = [
     "null",
     "<html>",
@@ -334,20 +345,14 @@ async def test_an_answer_that_is_no_engine_s_is_one_line(tmp_path, odd):
             return web.json_response({"ApiVersion": "1.41"})
         return web.Response(body=odd, content_type="application/json")
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.UnixSite(runner, str(tmp_path / "odd.sock")).start()
     file = write_config(tmp_path, {"a": tmp_path}, name="odd", worker={"backend": "docker"})
     config = roma_config.load(file)
-    async with connected(DockerConfig(host=f"unix://{tmp_path}/odd.sock")) as engine:
+    async with answering(tmp_path / "odd.sock", answer) as engine:
         broker = Broker(config, config.workers[0], engine, time.monotonic)
         for call in (broker.containers(), engine.create("a", {}), broker.create("a@local")):
             with pytest.raises(EngineError, match="answered, but not as an engine does"):
                 await call
         assert isinstance((await broker.grant({"a@local": 0.3}))["a@local"], EngineError)
-    await runner.cleanup()
 
 
 @pytest.mark.parametrize(
@@ -365,12 +370,6 @@ async def test_a_version_or_a_pull_that_is_odd_is_one_line(tmp_path, version, pu
             request.transport.abort()
         return response
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.UnixSite(runner, str(tmp_path / "odd.sock")).start()
-    async with connected(DockerConfig(host=f"unix://{tmp_path}/odd.sock")) as engine:
+    async with answering(tmp_path / "odd.sock", answer) as engine:
         with pytest.raises(EngineError, match="engine unix://"):
             await engine.pull("a/b:1")
-    await runner.cleanup()

@@ -11,8 +11,8 @@ from roma.config import schema
 from roma.config.placement import on_worker
 from roma.deploy import cpu_weight
 from roma.deploy.model_servers import cgroups
-from roma.tools.demo.ports import free_ports
 from supervisor.cgroups import find_hierarchy
+from tests.support.served import served
 
 
 @pytest.fixture
@@ -29,20 +29,15 @@ def group():
 @pytest.fixture
 async def server():
     """A model server's status: `state` is what it says."""
-    (port,) = free_ports(1)
-    server = SimpleNamespace(state="LOADING", asked=0, url=f"http://127.0.0.1:{port}")
+    server = SimpleNamespace(state="LOADING", asked=0)
 
     async def status(_):
         server.asked += 1
         return web.json_response({"model_version_status": [{"state": server.state}]})
 
-    app = web.Application()
-    app.router.add_get("/v1/models/m", status)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    yield server
-    await runner.cleanup()
+    async with served(web.get("/v1/models/m", status)) as port:
+        server.url = f"http://127.0.0.1:{port}"
+        yield server
 
 
 def weight(group):
