@@ -20,6 +20,7 @@ from roma.ui.dashboard.rows import Worker
 from supervisor.decision_log import Decision, plain
 from supervisor.decision_text import explain
 from tests.support.supervisor import report
+from tests.support.waiting import beside
 
 WORKER = Worker("local", "http://local", True, mode="control", capacity=8.0)
 
@@ -255,13 +256,8 @@ async def running(fake_board, every=0.2):
             await asyncio.sleep(every)
             fake_board.look()
 
-    task = asyncio.create_task(tick())
-    try:
+    async with beside(tick()):
         yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def fleet(count, seed=1, seconds=200):

@@ -1,7 +1,5 @@
 """A fake API server, and what watches and changes its pods."""
 
-import asyncio
-import contextlib
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,6 +10,7 @@ from roma.kubernetes.watch import PodWatch
 from roma.tools.demo.ports import free_ports
 from supervisor.actuators.pods import PodActuator
 from tests.support.fake_api_server import FakeApiServer
+from tests.support.waiting import beside, until
 
 
 @dataclass
@@ -24,6 +23,13 @@ class Cluster:
     port: int
     actuators: list[PodActuator] = field(default_factory=list)
 
+    async def add(self, *pods):
+        """Create pods, and wait until the watch knows them."""
+        for one in pods:
+            self.api.put(one, "ADDED")
+        names = {one["metadata"]["name"] for one in pods}
+        await until(lambda: names <= self.watch.pods.keys())
+
 
 @pytest.fixture
 async def cluster(monkeypatch):
@@ -35,15 +41,10 @@ async def cluster(monkeypatch):
     await api.start(port)
     client = Client(ClusterCredentials(api.url, "models", FixedToken("t"), None, "a test"))
     watch = PodWatch(client, "models", "model-server", jitter=lambda: 0.5)
-    running = asyncio.create_task(watch.run())
-    try:
+    async with beside(watch.run()):
         found = Cluster(api, client, watch, port)
         yield found
-    finally:
         for actuator in found.actuators:
             await actuator.close()
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-        await client.close()
-        await api.stop()
+    await client.close()
+    await api.stop()

@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
 from pathlib import Path
 
-import aiohttp
 import pytest
 import yaml
 
@@ -23,10 +23,10 @@ from supervisor.live import actuation
 from supervisor.live import app as supervisor_app
 from supervisor.live.actuation import ActuationContext, learn_late, prepare
 from supervisor.live.worker_set import controlling
-from tests.protocol.gateway.conftest import FakeModelServer
+from tests.protocol.gateway.conftest import FakeModelServer, GatewayHarness
 from tests.support.fake_api_server import pod
 from tests.support.kubeconfig import kubeconfig_of
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 FILE = """
 models: {{m: {{sla: {{response_time: 1}}, cpu: {{min: 0.1}}}}}}
@@ -51,22 +51,11 @@ def config(cluster, tmp_path):
     return schema.parse(text)
 
 
-@contextlib.asynccontextmanager
-async def followed(config, apply):
-    """Follow the sources of a configuration until the block ends."""
-    sources = Sources(config)
-    following = asyncio.create_task(sources.follow(apply(sources)))
-    try:
-        yield sources
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-
-
 @pytest.fixture
 async def pool(config):
     """Sources of the file that are followed; `applied` is what they say now."""
-    async with followed(config, lambda _: ignored) as sources:
+    sources = Sources(config)
+    async with beside(sources.follow(ignored)):
         yield lambda: sources.applied(config).workers
 
 
@@ -149,7 +138,8 @@ async def test_a_node_is_one_workers(cluster, config, caplog):
         ("other", {"disk": "ssd"}),
     ):
         api.put_node(node, **labels)
-    async with followed(config, lambda _: ignored) as sources:
+    sources = Sources(config)
+    async with beside(sources.follow(ignored)):
 
         def found():
             return [(w.name, w.entry) for w in sources.applied(config).workers[3:]]
@@ -191,13 +181,9 @@ async def test_limit_ranges_bound_what_the_core_may_give(
     sources = Sources(config)
     await prepare(config, sources)
     assert [r.getMessage() for r in caplog.records if r.levelno > logging.INFO] == said
-    following = asyncio.create_task(sources.follow(ignored))
-    try:
+    async with beside(sources.follow(ignored)):
         await until(lambda: len(executables(sources.applied(config))) == 1)
         (found,) = executables(sources.applied(config))
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
     assert (found.min_cores, found.max_cores) == cores
     assert found.spec.most_cores == found.max_cores
 
@@ -283,23 +269,8 @@ async def supervised(config):
         async def switch():
             await workers.switch(sources.applied(config))
 
-        following = asyncio.create_task(sources.follow(switch))
-        try:
+        async with beside(sources.follow(switch)):
             yield sources, workers
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def leading(workers):
-    """Let them tick until the block ends."""
-    running = asyncio.create_task(workers.run())
-    try:
-        yield
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 def controlled(workers):
@@ -313,7 +284,7 @@ async def test_one_supervisor_controls_the_nodes_that_come_and_leaves_those_that
     api = cluster.api
     api.put_node("node-a", disk="ssd")
     api.put(pod("a-1", node="node-a"), "ADDED")
-    async with supervised(config) as (_, workers), leading(workers):
+    async with supervised(config) as (_, workers), beside(workers.run()):
         await until(lambda: controlled(workers) == {"node-a": {"a-1@node-a"}})
         (a,) = workers.controlled
         await until(lambda: a.loop.core.status["a-1@node-a"].applied == 1.0)
@@ -356,7 +327,7 @@ async def test_one_that_stands_by_follows_once_it_leads(cluster, config):
         await until(lambda: sources.applied(config).workers[1].executables)
         api.put_node("node-b", disk="ssd")  # also while it stands by
         await until(lambda: len(workers.controlled) == 2)
-        async with leading(workers):
+        async with beside(workers.run()):
             await until(lambda: controlled(workers)["node-a"] == {"a-1@node-a"})
 
 
@@ -380,115 +351,105 @@ async def test_a_kubeconfig_that_is_none_is_one_line_for_who_takes_part_in_an_el
             pass
 
 
-def open_to_requests(core):
-    return [e.spec.name for e in core.executors if e.live and not e.suspected]
+@pytest.fixture
+async def dispatcher(config):
+    """A dispatcher of the file, and the model server of all pods."""
+    harness = GatewayHarness()
+    async with harness.stack:
+        harness.pods = FakeModelServer(config.workers[0].pods.port)
+        await harness.stack.enter_async_context(harness.pods)
+        await harness.serve(config)
+        yield harness
 
 
-async def test_a_long_request_on_a_pod_that_goes_stops_no_discovery(cluster, config):
+async def held(dispatcher):
+    """Return a request that is computed until its gate opens, and the gate."""
+    dispatcher.pods.gate = gate = asyncio.Event()
+    asked = asyncio.create_task(dispatcher.predict())
+    await until(lambda: dispatcher.pods.running == 1)
+    return asked, gate
+
+
+def open_to_requests(dispatcher):
+    return [e.spec.name for e in dispatcher.core.executors if e.live and not e.suspected]
+
+
+def present(dispatcher):
+    return {e.spec.name for e in dispatcher.core.executors}
+
+
+async def test_a_long_request_on_a_pod_that_goes_stops_no_discovery(cluster, dispatcher):
     api = cluster.api
-    server = FakeModelServer(config.workers[0].pods.port)
-    await server.start()
-    try:
-        async with dispatcher_app.running(config) as running, aiohttp.ClientSession() as session:
-            core = running.service.driver.core
 
-            def leave(name):
-                api.pods[name]["metadata"]["deletionTimestamp"] = "2026-11-29T11:30:00Z"
-                api.put(api.pods[name])
+    def leave(name):
+        api.pods[name]["metadata"]["deletionTimestamp"] = "2026-11-29T11:30:00Z"
+        api.put(api.pods[name])
 
-            for node in "ab":
-                api.put_node(f"node-{node}", disk="ssd")
-            api.put(pod("a-1", node="node-a"), "ADDED")
-            await until(lambda: open_to_requests(core) == ["a-1@node-a"])
-            server.gate = asyncio.Event()
-            predict = f"http://127.0.0.1:{config.gateway.port}/v1/models/m:predict"
-            asked = asyncio.create_task(session.post(predict, data=b'{"instances": [1]}'))
-            await until(lambda: server.running == 1)
-            api.put(pod("b-1", node="node-b"), "ADDED")
-            await until(lambda: open_to_requests(core) == ["a-1@node-a", "b-1@node-b"])
-            leave("a-1")
-            await until(lambda: open_to_requests(core) == ["b-1@node-b"])
-            leave("b-1")
-            api.put(pod("a-2", node="node-a"), "ADDED")
-            await until(lambda: open_to_requests(core) == ["a-2@node-a"])
-            assert "a-1@node-a" in {e.spec.name for e in core.executors}
-            assert not asked.done()
-            server.gate.set()
-            assert (await asked).status == 200
-            await until(lambda: {e.spec.name for e in core.executors} == {"a-2@node-a"})
-    finally:
-        await server.stop()
+    for node in "ab":
+        api.put_node(f"node-{node}", disk="ssd")
+    api.put(pod("a-1", node="node-a"), "ADDED")
+    await until(lambda: open_to_requests(dispatcher) == ["a-1@node-a"])
+    asked, gate = await held(dispatcher)
+    api.put(pod("b-1", node="node-b"), "ADDED")
+    await until(lambda: open_to_requests(dispatcher) == ["a-1@node-a", "b-1@node-b"])
+    leave("a-1")
+    await until(lambda: open_to_requests(dispatcher) == ["b-1@node-b"])
+    leave("b-1")
+    api.put(pod("a-2", node="node-a"), "ADDED")
+    await until(lambda: open_to_requests(dispatcher) == ["a-2@node-a"])
+    assert "a-1@node-a" in present(dispatcher)
+    assert not asked.done()
+    gate.set()
+    assert (await asked)[0] == 200
+    await until(lambda: present(dispatcher) == {"a-2@node-a"})
 
 
-async def test_a_pod_whose_request_moves_is_served_on(cluster, config):
+async def test_a_pod_whose_request_moves_is_served_on(cluster, dispatcher):
     """As a VerticalPodAutoscaler moves it, in place."""
     api = cluster.api
-    server = FakeModelServer(config.workers[0].pods.port)
-    await server.start()
-    try:
-        async with dispatcher_app.running(config) as running, aiohttp.ClientSession() as session:
-            core = running.service.driver.core
-
-            for node in "ab":
-                api.put_node(f"node-{node}", disk="ssd")
-            api.put(pod("a-1", node="node-a"), "ADDED")
-            await until(lambda: open_to_requests(core) == ["a-1@node-a"])
-            server.gate = asyncio.Event()
-            predict = f"http://127.0.0.1:{config.gateway.port}/v1/models/m:predict"
-            asked = asyncio.create_task(session.post(predict, data=b'{"instances": [1]}'))
-            await until(lambda: server.running == 1)
-            api.put(pod("a-1", node="node-a", request="150m"))
-            api.put(pod("b-1", node="node-b"), "ADDED")
-            await until(lambda: "b-1@node-b" in open_to_requests(core))
-            assert open_to_requests(core) == ["a-1@node-a", "b-1@node-b"]
-            server.gate.set()
-            assert (await asked).status == 200
-    finally:
-        await server.stop()
+    for node in "ab":
+        api.put_node(f"node-{node}", disk="ssd")
+    api.put(pod("a-1", node="node-a"), "ADDED")
+    await until(lambda: open_to_requests(dispatcher) == ["a-1@node-a"])
+    asked, gate = await held(dispatcher)
+    api.put(pod("a-1", node="node-a", request="150m"))
+    api.put(pod("b-1", node="node-b"), "ADDED")
+    await until(lambda: "b-1@node-b" in open_to_requests(dispatcher))
+    assert open_to_requests(dispatcher) == ["a-1@node-a", "b-1@node-b"]
+    gate.set()
+    assert (await asked)[0] == 200
 
 
-async def test_the_dispatcher_serves_pods_of_new_nodes_and_knows_their_supervisors(cluster, config):
-    api, port = cluster.api, config.workers[0].pods.port
-    server = FakeModelServer(port)
-    await server.start()
-    try:
-        async with dispatcher_app.running(config) as running, aiohttp.ClientSession() as session:
-            url = f"http://127.0.0.1:{config.gateway.admin_port}/control/v1/dashboard"
+async def test_the_dispatcher_serves_pods_of_new_nodes_and_knows_their_supervisors(
+    cluster, dispatcher
+):
+    api, control = cluster.api, f"http://127.0.0.1:{dispatcher.loaded.control.port}"
 
-            async def shown():
-                async with session.get(url) as response:
-                    view = await response.json()
-                workers = {w["worker"]: w["url"] for w in view["workers"]}
-                return workers, [e["executable"] for m in view["models"] for e in m["executables"]]
+    async def shown():
+        view = json.loads((await dispatcher.get("/control/v1/dashboard", dispatcher.admin))[1])
+        workers = {w["worker"]: w["url"] for w in view["workers"]}
+        return workers, [e["executable"] for m in view["models"] for e in m["executables"]]
 
-            api.put_node("node-a", disk="ssd")
-            api.put(pod("a-1", node="node-a"), "ADDED")
-            core = running.service.driver.core
-            await until(lambda: [e.spec.name for e in core.executors if e.live] == ["a-1@node-a"])
-            control = f"http://127.0.0.1:{config.control.port}"
-            while await shown() != ({"node-a": control}, ["a-1@node-a"]):
-                await asyncio.sleep(0.05)
-            predict = f"http://127.0.0.1:{config.gateway.port}/v1/models/m:predict"
-            async with session.post(predict, data=b'{"instances": [1]}') as response:
-                assert response.status == 200
-            # A node that replaces another is served before what runs on the old one has ended.
-            server.gate = asyncio.Event()
-            asked = asyncio.create_task(session.post(predict, data=b'{"instances": [1]}'))
-            await until(lambda: server.running == 1)
-            api.put_node("node-b", disk="ssd")
-            api.put(pod("b-1", node="node-b"), "ADDED")
-            api.delete("a-1")
-            api.delete_node("node-a")
-            await until(lambda: "b-1@node-b" in {e.spec.name for e in core.executors})
-            while (await shown())[0] != {"node-b": control}:
-                await asyncio.sleep(0.05)
-            assert not asked.done()
-            server.gate.set()
-            assert (await asked).status == 200
-            api.delete("b-1")
-            api.delete_node("node-b")
-            await until(lambda: not list(core.executors))
-            while await shown() != ({}, []):
-                await asyncio.sleep(0.05)
-    finally:
-        await server.stop()
+    api.put_node("node-a", disk="ssd")
+    api.put(pod("a-1", node="node-a"), "ADDED")
+    await until(lambda: open_to_requests(dispatcher) == ["a-1@node-a"])
+    while await shown() != ({"node-a": control}, ["a-1@node-a"]):
+        await asyncio.sleep(0.05)
+    assert (await dispatcher.predict())[0] == 200
+    # A node that replaces another is served before what runs on the old one has ended.
+    asked, gate = await held(dispatcher)
+    api.put_node("node-b", disk="ssd")
+    api.put(pod("b-1", node="node-b"), "ADDED")
+    api.delete("a-1")
+    api.delete_node("node-a")
+    await until(lambda: "b-1@node-b" in present(dispatcher))
+    while (await shown())[0] != {"node-b": control}:
+        await asyncio.sleep(0.05)
+    assert not asked.done()
+    gate.set()
+    assert (await asked)[0] == 200
+    api.delete("b-1")
+    api.delete_node("node-b")
+    await until(lambda: not present(dispatcher))
+    while await shown() != ({}, []):
+        await asyncio.sleep(0.05)

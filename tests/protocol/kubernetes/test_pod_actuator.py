@@ -34,9 +34,7 @@ class Kernel:
 @pytest.fixture
 async def actuator(cluster):
     """An actuator on pods a, b and c, each with a limit of one core."""
-    for name in "abc":
-        cluster.api.put(pod(name), "ADDED")
-    await until(lambda: set(cluster.watch.pods) == set("abc"))
+    await cluster.add(*map(pod, "abc"))
     return made(cluster)
 
 
@@ -126,9 +124,7 @@ async def test_only_changes_beyond_the_dead_band_are_sent_and_none_below_the_req
 
 
 async def test_a_node_gets_ten_changes_a_second_the_largest_and_decreases_first(cluster, actuator):
-    for i in range(20):
-        cluster.api.put(pod(f"p{i:02}"), "ADDED")
-    await until(lambda: len(cluster.watch.pods) == 23)
+    await cluster.add(*(pod(f"p{i:02}") for i in range(20)))
     changes = [(-1) ** i * (0.8 - i / 50) for i in range(20)]
     cores = {f"p{i:02}@w": 1 + change for i, change in enumerate(changes)}
     await actuator.apply(cores)
@@ -139,9 +135,7 @@ async def test_a_node_gets_ten_changes_a_second_the_largest_and_decreases_first(
 
 
 async def test_ticks_that_come_early_get_no_more_changes(cluster, actuator):
-    for i in range(20):
-        cluster.api.put(pod(f"p{i:02}"), "ADDED")
-    await until(lambda: len(cluster.watch.pods) == 23)
+    await cluster.add(*(pod(f"p{i:02}") for i in range(20)))
     sent = []
     for i in range(8):
         actuator.spared = 0.75 if i else 0.0
@@ -162,8 +156,7 @@ async def test_ticks_that_come_early_get_no_more_changes(cluster, actuator):
 async def test_an_unconfirmed_limit_is_sent_again_one_millicore_different(
     cluster, cores, least, sent
 ):
-    cluster.api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in cluster.watch.pods)
+    await cluster.add(pod("a"))
     actuator = made(cluster, period=1.5, bounds=lambda: CpuBounds(least=least))
     cluster.api.kubelet = False
     assert await actuator.apply({"a@w": cores}) == {}
@@ -176,8 +169,7 @@ async def test_an_unconfirmed_limit_is_sent_again_one_millicore_different(
 
 
 async def test_what_the_kernel_grants_counts_where_the_kubelet_is_late_to_say_so(cluster):
-    cluster.api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in cluster.watch.pods)
+    await cluster.add(pod("a"))
     actuator = made(cluster, period=1.5)
     cluster.api.kubelet = False
     actuator._meters = Kernel(0.25)
@@ -302,8 +294,7 @@ async def test_a_pod_that_no_limit_can_be_set_of_says_why_and_costs_the_others_n
 
 
 async def test_who_does_not_lead_changes_nothing(cluster):
-    cluster.api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in cluster.watch.pods)
+    await cluster.add(pod("a"))
     actuator = made(cluster, may_act=lambda: False)
     assert await actuator.apply({"a@w": 0.5}) == {"a@w": 1.0}
     assert cluster.api.patches == []
@@ -414,17 +405,14 @@ async def test_a_limit_that_is_applied_late_is_ours_all_the_same(cluster, actuat
 async def test_a_kubelet_that_does_not_report_generations_confirms_by_the_limit(cluster):
     found = pod("a")
     del found["status"]["observedGeneration"]
-    cluster.api.put(found, "ADDED")
-    await until(lambda: "a" in cluster.watch.pods)
+    await cluster.add(found)
     actuator = made(cluster)
     assert await actuator.apply({}) == {"a@w": 1.0}
     assert await actuator.apply({"a@w": 0.5}) == {"a@w": 0.5}
 
 
 async def test_a_call_that_waited_is_not_made_by_who_no_longer_leads(cluster):
-    for name in "ab":
-        cluster.api.put(pod(name), "ADDED")
-    await until(lambda: set(cluster.watch.pods) == set("ab"))
+    await cluster.add(*map(pod, "ab"))
     leads = [True]
     actuator = made(cluster, may_act=lambda: leads[0])
     cluster.api.delay = 0.05
@@ -446,8 +434,7 @@ async def test_a_call_that_outlasts_its_tick_goes_on_and_the_next_change_follows
     cluster, monkeypatch
 ):
     monkeypatch.setattr(module, "CALL_LIMIT", 60.0)
-    cluster.api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in cluster.watch.pods)
+    await cluster.add(pod("a"))
     actuator = made(cluster, period=0.03)
     cluster.api.delay = 0.5
     assert await actuator.apply({"a@w": 0.5}) == {"a@w": 1.0}
@@ -483,8 +470,7 @@ async def test_changes_that_a_slow_api_server_leaves_waiting_are_decided_anew(
 
 
 async def test_an_api_server_that_does_not_answer_holds_no_tick_up(cluster):
-    cluster.api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in cluster.watch.pods)
+    await cluster.add(pod("a"))
     cluster.api.delay = 30
     actuator = made(cluster, period=0.03)
     results = await actuator.apply({"a@w": 0.5})

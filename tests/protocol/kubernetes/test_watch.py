@@ -13,14 +13,13 @@ from roma.kubernetes.credentials import find
 from roma.kubernetes.watch import PodWatch
 from roma.tools.demo.ports import free_ports
 from tests.support.fake_api_server import FakeApiServer, pod
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 
 async def test_pods_come_change_and_go_as_the_events_say(cluster):
     api, watch = cluster.api, cluster.watch
     await until(lambda: watch.is_listed)
-    api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in watch.pods)
+    await cluster.add(pod("a"))
     leaving = api.pods["a"]
     leaving["metadata"]["deletionTimestamp"] = "2026-11-27T18:00:00Z"
     api.put(leaving)
@@ -38,16 +37,14 @@ async def test_a_bookmark_moves_the_version_from_which_the_next_watch_goes_on(cl
     await asyncio.sleep(0.05)
     api.forget()  # the watch ends; 90 is not too old
     await until(lambda: api.watches == 2)
-    api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in watch.pods)
+    await cluster.add(pod("a"))
     assert watch.relists == 1
 
 
 async def test_a_version_that_is_too_old_is_listed_again(cluster):
     api, watch = cluster.api, cluster.watch
     await until(lambda: api.watches == 1)
-    api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in watch.pods)
+    await cluster.add(pod("a"))
     api.version += 7  # events that this watch did not see
     missed = pod("b")
     missed["metadata"]["resourceVersion"] = str(api.version)
@@ -61,8 +58,7 @@ async def test_a_version_that_is_too_old_is_listed_again(cluster):
 @pytest.mark.parametrize("code", [429, 500, 503, 401, 403])
 async def test_while_the_server_refuses_the_pods_stay_and_it_is_told_once(cluster, caplog, code):
     api, watch = cluster.api, cluster.watch
-    api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in watch.pods)
+    await cluster.add(pod("a"))
     caplog.set_level(logging.WARNING)
     api.down_code, api.is_down = code, True
     api.forget()
@@ -102,8 +98,7 @@ async def test_a_host_that_is_gone_without_a_word_is_noticed_by_probes(cluster):
 
 async def test_a_server_that_is_gone_is_waited_for(cluster):
     watch = cluster.watch
-    cluster.api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in watch.pods)
+    await cluster.add(pod("a"))
     await cluster.api.stop()
     await until(lambda: watch.away_since is not None)
     assert "not reachable" in watch.trouble
@@ -137,8 +132,7 @@ async def test_an_authority_that_is_replaced_is_trusted_without_a_restart(monkey
     before, after = FakeApiServer(), FakeApiServer()
     watch = PodWatch(Client(find()), "models", "model-server", jitter=lambda: 0.5)
     await before.start(port, issue(old))
-    running = asyncio.create_task(watch.run())
-    try:
+    async with beside(watch.run()):
         await until(lambda: before.watches == 1)
         await before.stop()
         await after.start(port, issue(new))
@@ -147,27 +141,22 @@ async def test_an_authority_that_is_replaced_is_trusted_without_a_restart(monkey
         assert not watch.pods  # nobody is trusted whom the file does not name
         (tmp_path / "ca.crt").write_bytes(old.cert_pem.bytes() + new.cert_pem.bytes())
         await until(lambda: "a" in watch.pods)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await watch.client.close()
-        await after.stop()
+    await watch.client.close()
+    await after.stop()
 
 
 @pytest.mark.parametrize("event", [{"type": "MODIFIED", "object": {"kind": "Pod"}}, {"type": "X"}])
 async def test_an_event_that_is_no_pod_harms_nobody(cluster, event, caplog):
     await until(lambda: cluster.api.watches == 1)
     cluster.api.tell({"object": {}, **event})
-    cluster.api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in cluster.watch.pods)
+    await cluster.add(pod("a"))
     assert "an object that is no pod" in caplog.text
 
 
 async def test_a_pod_that_cannot_be_read_is_named(cluster, caplog):
     await until(lambda: cluster.api.watches == 1)
     cluster.api.put(pod("odd", limit="lots"), "ADDED")
-    cluster.api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in cluster.watch.pods)
+    await cluster.add(pod("a"))
     assert "pods: odd: 'lots' is no CPU quantity" in caplog.text
 
 
@@ -175,8 +164,7 @@ async def test_a_pod_in_an_answer_counts_unless_a_newer_one_is_known(cluster):
     await until(lambda: cluster.api.watches == 1)
     cluster.watch.take(pod("a"))
     assert not cluster.watch.pods  # the watch decides which pods there are
-    cluster.api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in cluster.watch.pods)
+    await cluster.add(pod("a"))
     newer, older = pod("a", limit="2"), pod("a", limit="1")
     newer["metadata"]["generation"] = 3
     cluster.watch.take(newer)
@@ -192,8 +180,7 @@ async def test_a_pod_in_an_answer_counts_unless_a_newer_one_is_known(cluster):
 
 
 async def test_a_pod_that_can_no_longer_be_read_goes_when_it_is_deleted(cluster):
-    cluster.api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in cluster.watch.pods)
+    await cluster.add(pod("a"))
     cluster.api.put(pod("a", limit="lots"))
     cluster.api.delete("a")
     await until(lambda: not cluster.watch.pods)
@@ -228,8 +215,7 @@ async def test_an_answer_of_401_names_where_the_credentials_are_from(cluster):
 )
 async def test_an_answer_of_somebody_else_removes_no_pod(cluster, answer):
     api, watch = cluster.api, cluster.watch
-    api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in watch.pods)
+    await cluster.add(pod("a"))
     api.listed = answer
     api.version += 7  # events that this watch did not see
     api.forget()
@@ -246,11 +232,9 @@ async def test_an_answer_of_somebody_else_removes_no_pod(cluster, answer):
 )
 async def test_an_event_of_somebody_else_ends_only_that_watch(cluster, event):
     api, watch = cluster.api, cluster.watch
-    api.put(pod("a"), "ADDED")
-    await until(lambda: "a" in watch.pods)
+    await cluster.add(pod("a"))
     api.odd = event
-    api.put(pod("b"), "ADDED")
-    await until(lambda: "b" in watch.pods)
+    await cluster.add(pod("b"))
     assert set(watch.pods) == {"a", "b"}
     assert api.watches > 1
 

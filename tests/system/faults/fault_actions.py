@@ -20,6 +20,7 @@ from roma.tools.demo.ports import free_ports
 from roma.ui.report.read import read
 from tests.support.deployment import Program
 from tests.support.lossy_link import LossyLink
+from tests.support.waiting import beside
 from tests.system.faults.fault_runner import CALM
 from tests.system.faults.hostile import Hostile, surprises
 
@@ -161,15 +162,11 @@ async def second_supervisor(deployment):
 @contextlib.asynccontextmanager
 async def attacked(deployment):
     clients = Hostile(deployment.port, 100.0)
-    attacking = asyncio.create_task(clients.run())
-    try:
+    async with beside(clients.run()) as attacking:
         await deployment.until(lambda: clients.sent > 0)
         yield
         assert not attacking.done()
         assert not surprises(clients.ends), surprises(clients.ends)
-    finally:
-        attacking.cancel()
-        await asyncio.gather(attacking, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

@@ -1,6 +1,5 @@
 """The live page of a real deployment: a model, its load, and a dispatcher that is killed."""
 
-import asyncio
 import contextlib
 import os
 import re
@@ -11,6 +10,7 @@ from playwright.async_api import expect
 
 from roma.tools.demo import inputs
 from tests.support.up import Up, kill, write_config
+from tests.support.waiting import beside
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -19,13 +19,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def loaded(up, rates):
     """Keep a load on the deployment, also while its dispatcher is away."""
     bodies = {"digits": [body for body, _ in inputs.digits_held_out()]}
-    task = asyncio.create_task(up.load(rates, bodies, 60))
-    try:
+    async with beside(up.load(rates, bodies, 60)):
         yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 async def test_the_page_of_a_real_deployment(tmp_path, demo_models, visit):
