@@ -80,6 +80,23 @@ def deployment(
     }
 
 
+def idle_pod(name, node, *, model="m", image=SANDBOX):
+    """Return a pod that computes nothing."""
+    resources = {"limits": {"cpu": "500m"}, "requests": {"cpu": "20m"}}
+    labels = {"roma.dev/managed": "true", "roma.dev/model": model}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "nodeName": node,
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "model-server", "image": image, "resources": resources}],
+        },
+    }
+
+
 class Controlled:
     """A dispatcher and `supervisors` supervisors for the pods of a namespace."""
 

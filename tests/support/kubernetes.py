@@ -143,6 +143,15 @@ class ControlPlane:
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read() or b"{}")
 
+    def add_node(self, name, labels=None):
+        """Make a node that has no kubelet, and room for many pods."""
+        meta = {"name": name, "labels": labels or {}}
+        self.apply({"apiVersion": "v1", "kind": "Node", "metadata": meta})
+        room = {"cpu": "640", "memory": "64Gi", "pods": "500"}
+        status = {"status": {"capacity": room, "allocatable": room}}
+        path, kind = f"/api/v1/nodes/{name}/status", "application/merge-patch+json"
+        assert self.call("PATCH", path, status, kind=kind)[0] == 200
+
     def kubeconfig(self, token, namespace="default"):
         """Return the path of a kubeconfig with this token."""
         path = self.directory / f"kubeconfig-{namespace}-{token[-16:]}"

@@ -11,14 +11,8 @@ from supervisor.actuators import pods as module
 from supervisor.actuators.pods import PodActuator
 from supervisor.executables import Reading
 from tests.support.fake_api_server import pod
+from tests.support.pod_status import NoMeters
 from tests.support.waiting import until
-
-
-class NoMeters:
-    """Reads nothing."""
-
-    def read(self, pods):
-        return dict.fromkeys(pods)
 
 
 class Kernel:

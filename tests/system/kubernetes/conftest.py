@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from roma.kubernetes.client import Client
+from roma.kubernetes.credentials import find
+from roma.kubernetes.watch import PodWatch
 from roma.tools.demo import models
+from supervisor.actuators.pods import PodActuator
 from tests.support import kubernetes, node_host
 from tests.support.cluster_models import CHECKOUT
+from tests.support.pod_status import NoMeters
+from tests.support.waiting import beside
 
 SCRATCH = "/var/tmp"
 """Short, because a socket's path has 108 bytes; /tmp may be memory."""
@@ -44,12 +50,7 @@ def plane(scratch):
     _need(kubernetes.CONTROL_PLANE)
     with kubernetes.control_plane(scratch / "plane", controllers=True) as found:
         # Pods of a node that does not exist are removed.
-        found.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "without-kubelet"}})
-        room = {"cpu": "64", "memory": "64Gi", "pods": "500"}
-        status = {"status": {"capacity": room, "allocatable": room}}
-        kind = "application/merge-patch+json"
-        path = "/api/v1/nodes/without-kubelet/status"
-        assert found.call("PATCH", path, status, kind=kind)[0] == 200
+        found.add_node("without-kubelet")
         yield found
 
 
@@ -61,6 +62,32 @@ def namespace(plane):
     kubernetes.until(lambda: plane.has_account(name), "the namespace's service account")
     yield name
     plane.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+async def watched(plane, namespace):
+    """A watch of the namespace with an administrator's rights."""
+    client = Client(find(plane.kubeconfig(kubernetes.ADMIN, namespace)))
+    watch = PodWatch(client, namespace, "model-server", labels="roma.dev/managed=true")
+    async with beside(watch.run()):
+        yield watch
+    await client.close()
+
+
+@pytest.fixture
+async def acting(watched):
+    """Makes actuators of the watched pods."""
+    made = []
+
+    def make(period=1.0):
+        made.append(
+            PodActuator(watched, NoMeters(), worker="w", container="model-server", period=period)
+        )
+        return made[-1]
+
+    yield make
+    for actuator in made:
+        await actuator.close()
 
 
 @pytest.fixture(scope="session")

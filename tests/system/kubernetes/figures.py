@@ -29,6 +29,7 @@ from roma.kubernetes.watch import PodWatch
 from supervisor.actuators.pods import PodActuator
 from supervisor.cgroups import container_hierarchy
 from tests.support import kubernetes, pod_status
+from tests.support.cluster_models import idle_pod
 from tests.system.kubernetes import many, parity
 
 SECONDS = 40
@@ -46,13 +47,6 @@ LIMIT_CORES = 0.3
 """Aim for the CPU of one supervisor's actuators with 200 pods, in cores."""
 
 
-class NoMeters:
-    """Reads nothing."""
-
-    def read(self, pods):
-        return dict.fromkeys(pods)
-
-
 @contextlib.asynccontextmanager
 async def acting(kubeconfig, nodes):
     """Yield a watch and an actuator for each node."""
@@ -62,7 +56,9 @@ async def acting(kubeconfig, nodes):
     )
     running = asyncio.create_task(watch.run())
     arguments = {"container": "model-server", "period": 1.0}
-    actuators = {n: PodActuator(watch, NoMeters(), worker=n, node=n, **arguments) for n in nodes}
+    actuators = {
+        n: PodActuator(watch, pod_status.NoMeters(), worker=n, node=n, **arguments) for n in nodes
+    }
     try:
         while not {p.node for p in watch.pods.values() if p.is_settled}.issuperset(nodes):
             await asyncio.sleep(0.05)
@@ -76,26 +72,10 @@ async def acting(kubeconfig, nodes):
         await client.close()
 
 
-def pod(name, node, image=kubernetes.SANDBOX):
-    resources = {"limits": {"cpu": "500m"}, "requests": {"cpu": "20m"}}
-    labels = {"roma.dev/managed": "true", "roma.dev/model": "m"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "nodeName": node,
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "model-server", "image": image, "resources": resources}],
-        },
-    }
-
-
 async def one_node(plane, node, pods):
     """Return the seconds from PATCH and from tick to kernel, and the CPU of the actuator in cores."""
     names = [f"p{pods}-{i}" for i in range(pods)]
-    plane.apply(*(pod(name, node.name) for name in names))
+    plane.apply(*(idle_pod(name, node.name) for name in names))
     random_, from_patch, from_tick = random.Random(1), [], []
     async with acting(plane.kubeconfig(kubernetes.ADMIN), [node.name]) as (watch, actuators):
         actuator, sent = actuators[node.name], _record_patches(watch.client)
@@ -239,16 +219,9 @@ def main():
                 failed |= pods == max(PODS) and (late or used > 0.1)
             differs = parity.compare(plane)
         Console().print(table)
-        room = {"cpu": "640", "memory": "64Gi", "pods": "500"}
         for i, name in enumerate(MANY):
-            plane.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
-            plane.call(
-                "PATCH",
-                f"/api/v1/nodes/{name}/status",
-                {"status": {"capacity": room, "allocatable": room}},
-                kind="application/merge-patch+json",
-            )
-            plane.apply(*(pod(f"m{i:02}-{j}", name, "none") for j in range(PER_NODE)))
+            plane.add_node(name)
+            plane.apply(*(idle_pod(f"m{i:02}-{j}", name, image="none") for j in range(PER_NODE)))
         kubeconfig = plane.kubeconfig(kubernetes.ADMIN)
         kubelets = multiprocessing.get_context("spawn").Process(
             target=_be_kubelets, args=(kubeconfig,), daemon=True

@@ -26,6 +26,7 @@ from roma.kubernetes.credentials import find
 from roma.kubernetes.pods import CPU_PATH
 from roma.tools.demo.ports import free_ports
 from tests.support import kubernetes, pod_status
+from tests.support.cluster_models import idle_pod
 from tests.support.deployment import Program
 
 NODES, PER_NODE = 20, 10
@@ -38,31 +39,9 @@ RATES = (20.0, 400.0)
 WARM_UP = 20
 """Seconds in which laws learn the cost of a request."""
 
-_ROOM = {"cpu": "640", "memory": "64Gi", "pods": "500"}
-
 
 def _node(i):
     return f"many-{i:02}"
-
-
-def _pod(i, j):
-    container = {
-        "name": "model-server",
-        "image": "none",
-        "resources": {"limits": {"cpu": "500m"}, "requests": {"cpu": "20m"}},
-    }
-    labels = {"roma.dev/managed": "true", "roma.dev/model": MODELS[i]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"{MODELS[i]}-{j}", "labels": labels},
-        "spec": {
-            "nodeName": _node(i),
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 0,
-            "containers": [container],
-        },
-    }
 
 
 class Rest:
@@ -202,13 +181,10 @@ class Figures:
 def _running(plane, directory):
     """Run both programs; yield the supervisor, its port and the other program's."""
     for i in range(NODES):
-        labels = {"roma.dev/many": "yes"}
-        node = {"apiVersion": "v1", "kind": "Node"}
-        plane.apply(node | {"metadata": {"name": _node(i), "labels": labels}})
-        room = {"status": {"capacity": _ROOM, "allocatable": _ROOM}}
-        path, kind = f"/api/v1/nodes/{_node(i)}/status", "application/merge-patch+json"
-        plane.call("PATCH", path, room, kind=kind)
-        plane.apply(*(_pod(i, j) for j in range(PER_NODE)))
+        name, model = _node(i), MODELS[i]
+        plane.add_node(name, {"roma.dev/many": "yes"})
+        pods = (idle_pod(f"{model}-{j}", name, model=model, image="none") for j in range(PER_NODE))
+        plane.apply(*pods)
     port, model_port, control, gateway, admin = free_ports(5)
     kubeconfig = plane.kubeconfig(kubernetes.ADMIN)
     worker = {

@@ -16,8 +16,6 @@ from roma.config.workers import BackendKind
 from roma.kubernetes.client import ApiServerError, Client
 from roma.kubernetes.credentials import find
 from roma.kubernetes.lease import LeaderLease
-from roma.kubernetes.watch import PodWatch
-from supervisor.actuators.pods import PodActuator
 from tests.support import kubernetes, pod_status
 from tests.support.waiting import until
 
@@ -288,56 +286,21 @@ async def test_nodes_are_workers_by_their_labels_with_the_rendered_rights(
             assert await anext(lists) == ()
 
 
-@pytest.fixture
-async def watched(plane, namespace):
-    """A client with an administrator's rights, and a watch of the namespace."""
-    client = Client(find(plane.kubeconfig("admin-token-of-a-test-cluster", namespace)))
-    watch = PodWatch(client, namespace, "model-server", labels="roma.dev/managed=true")
-    running = asyncio.create_task(watch.run())
-    yield client, watch
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await client.close()
-
-
-class NoMeters:
-    def read(self, pods):
-        return dict.fromkeys(pods)
-
-
-@pytest.fixture
-async def acting(watched):
-    """Makes actuators of the watched pods."""
-    _, watch = watched
-    made = []
-
-    def make(period=1.0):
-        made.append(
-            PodActuator(watch, NoMeters(), worker="w", container="model-server", period=period)
-        )
-        return made[-1]
-
-    yield make
-    for actuator in made:
-        await actuator.close()
-
-
 async def test_a_limit_moves_and_counts_once_the_status_shows_it(plane, namespace, watched, acting):
-    _, watch = watched
     created(plane, namespace, described("a"), described("b"))
     for name in "ab":
         runs(plane, namespace, name)
-    await until(lambda: len(watch.pods) == 2 and all(p.is_settled for p in watch.pods.values()))
+    await until(lambda: len(watched.pods) == 2 and all(p.is_settled for p in watched.pods.values()))
     acts = acting(period=0.6)
     assert await acts.apply({}) == {"a@w": 1.0, "b@w": 1.0}
     assert await acts.apply({"a@w": 0.25}) == {}  # no kubelet has seen it
-    assert watch.pods["a"].limit == 250
+    assert watched.pods["a"].limit == 250
     runs(plane, namespace, "a")
-    await until(lambda: watch.pods["a"].is_settled)
+    await until(lambda: watched.pods["a"].is_settled)
     assert await acts.apply({}) == {"a@w": 0.25}
-    before = watch.pods["b"].generation
+    before = watched.pods["b"].generation
     assert await acts.apply({"b@w": 1.0}) == {}
-    assert watch.pods["b"].generation == before
+    assert watched.pods["b"].generation == before
 
 
 @pytest.mark.parametrize(
@@ -360,8 +323,7 @@ async def test_what_the_api_server_refuses_is_told_in_its_words(
     plane.apply(range_)
     created(plane, namespace, described("a", **made))
     runs(plane, namespace, "a")
-    _, watch = watched
-    await until(lambda: "a" in watch.pods and watch.pods["a"].is_served)
+    await until(lambda: "a" in watched.pods and watched.pods["a"].is_served)
     result = (await acting().apply({"a@w": wanted})).get("a@w")
     if words is None:  # below the request nothing is asked: it is a floor
         assert result == 1.0
@@ -383,13 +345,12 @@ async def test_a_quota_of_the_namespace_is_told_in_the_api_servers_words(
     kubernetes.until(lambda: plane.get(path).get("status", {}).get("hard"), "an active quota")
     created(plane, namespace, described("a"))
     runs(plane, namespace, "a")
-    _, watch = watched
-    await until(lambda: "a" in watch.pods and watch.pods["a"].is_served)
+    await until(lambda: "a" in watched.pods and watched.pods["a"].is_served)
     actuator = acting()
     result = str((await actuator.apply({"a@w": 3.0})).get("a@w"))
     assert "exceeded quota: q" in result
     assert await actuator.apply({"a@w": 1.4}) in ({}, {"a@w": 1.0})
-    await until(lambda: watch.pods["a"].limit == 1400)
+    await until(lambda: watched.pods["a"].limit == 1400)
 
 
 async def test_the_lease_that_is_rendered_is_taken_and_given_back(plane, rendered, namespace):
@@ -419,19 +380,18 @@ async def test_the_lease_that_is_rendered_is_taken_and_given_back(plane, rendere
 async def test_an_api_server_that_is_killed_and_comes_back_loses_nothing(
     plane, namespace, watched, acting
 ):
-    _, watch = watched
     created(plane, namespace, described("a"))
     runs(plane, namespace, "a")
-    await until(lambda: "a" in watch.pods and watch.pods["a"].is_settled)
+    await until(lambda: "a" in watched.pods and watched.pods["a"].is_settled)
     plane.programs["apiserver"].kill()
-    await until(lambda: watch.away_since is not None)
+    await until(lambda: watched.away_since is not None)
     acts = acting()
     results = await acts.apply({"a@w": 0.25})
     assert "not reachable" in str(results["a@w"])
     plane.programs["apiserver"].start()
-    await until(lambda: watch.away_since is None, 120)
+    await until(lambda: watched.away_since is None, 120)
     await acts.apply({"a@w": 0.25})
-    await until(lambda: watch.pods["a"].limit == 250)
+    await until(lambda: watched.pods["a"].limit == 250)
 
 
 @pytest.mark.parametrize("token", ["an-expired-or-a-wrong-token", ""])

@@ -14,39 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from roma.kubernetes.client import Client
-from roma.kubernetes.credentials import find
 from roma.kubernetes.quantity import millicores
-from roma.kubernetes.watch import PodWatch
 from roma.tools.demo import inputs
 from supervisor.actuators.kubelet_meters import KubeletMeters
-from supervisor.actuators.pods import PodActuator
 from supervisor.cgroups import container_hierarchy
-from tests.support.cluster_models import Controlled, deployment
-from tests.support.kubernetes import ADMIN, SANDBOX
+from tests.support.cluster_models import Controlled, deployment, idle_pod
 from tests.support.waiting import until
 
 SLAS = {"digits": 1.0, "photos": 3.0}
 """Seconds, and more than a shared machine stands still for."""
-
-
-def sleeping(name):
-    """Return a pod that computes nothing."""
-    resources = {"limits": {"cpu": "500m"}, "requests": {"cpu": "20m"}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "labels": {"roma.dev/managed": "true", "roma.dev/model": "m"},
-        },
-        "spec": {
-            "nodeName": "node-a",
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "model-server", "image": SANDBOX, "resources": resources}],
-        },
-    }
 
 
 def containers(plane, namespace):
@@ -85,36 +61,13 @@ def quota(container):
     return group(container).read().cores
 
 
-class NoMeters:
-    def read(self, pods):
-        return dict.fromkeys(pods)
-
-
-@pytest.fixture
-async def watched(plane, namespace, node):
-    """A watch of a namespace on the node."""
-    client = Client(find(plane.kubeconfig(ADMIN, namespace)))
-    watch = PodWatch(client, namespace, "model-server", labels="roma.dev/managed=true")
-    running = asyncio.create_task(watch.run())
-    yield watch
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await client.close()
-
-
-@pytest.fixture
-async def acts(watched):
-    """An actuator of the watched pods."""
-    found = PodActuator(watched, NoMeters(), worker="w", container="model-server", period=1.0)
-    yield found
-    await found.close()
-
-
 async def test_every_change_reaches_the_kernel_and_restarts_nothing(
-    plane, namespace, watched, acts
+    plane, namespace, node, watched, acting
 ):
+    acts = acting()
     names = [f"p{i}" for i in range(5)]
-    plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed(map(sleeping, names)))
+    pods = (idle_pod(name, "node-a") for name in names)
+    plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed(pods))
     await until(lambda: sum(p.is_served for p in watched.pods.values()) == 5)
     random_ = random.Random(1)
     wanted = {}
@@ -139,9 +92,10 @@ async def test_every_change_reaches_the_kernel_and_restarts_nothing(
 
 
 async def test_a_kubelet_that_is_killed_gets_the_limit_when_it_is_back(
-    plane, namespace, node, watched, acts
+    plane, namespace, node, watched, acting
 ):
-    plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed([sleeping("p")]))
+    acts = acting()
+    plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=_listed([idle_pod("p", "node-a")]))
     await until(lambda: "p" in watched.pods and watched.pods["p"].is_settled)
     node.programs["kubelet"].kill()
     try:
@@ -165,7 +119,7 @@ async def test_a_kubelet_that_is_killed_gets_the_limit_when_it_is_back(
 async def test_the_use_of_servers_of_others_is_read_from_the_kubelet(
     plane, namespace, node, watched
 ):
-    found = sleeping("p")
+    found = idle_pod("p", "node-a")
     (ours,) = found["spec"]["containers"]
     mounted = deployment("p", "/tmp/p")["spec"]["template"]["spec"]
     ours["command"] = ["sh", "-c", "while :; do :; done"]
