@@ -65,6 +65,21 @@ def composed():
     return run
 
 
+def rendered(directory, *changes, more=""):
+    """Render FILE with other words and more sections; return what is written, by name."""
+    text = FILE
+    for old, new in (*changes, ("IMAGE", "x")):
+        text = text.replace(old, new)
+    file = directory / "roma.yaml"
+    file.write_text(text + more)
+    return render(roma_config.load(file), file, directory)
+
+
+def services(directory, *changes, more=""):
+    """Return the services of the same."""
+    return yaml.safe_load(rendered(directory, *changes, more=more)["compose.yaml"])["services"]
+
+
 def test_the_committed_files_are_what_their_roma_yaml_renders_to(composed):
     source = COMPOSE / "roma.yaml"
     for name, text in render(roma_config.load(source), source, COMPOSE).items():
@@ -73,10 +88,8 @@ def test_the_committed_files_are_what_their_roma_yaml_renders_to(composed):
 
 
 def test_health_checks_ask_no_proxy(tmp_path):
-    file = tmp_path / "roma.yaml"
-    file.write_text(FILE.replace("NAME", "x").replace("IMAGE", "x"))
-    services = yaml.safe_load(render(roma_config.load(file), file, tmp_path)["compose.yaml"])
-    checks = [s["healthcheck"] for s in services["services"].values() if "healthcheck" in s]
+    found = services(tmp_path, ("NAME", "x")).values()
+    checks = [service["healthcheck"] for service in found if "healthcheck" in service]
     looks = [check["test"][-1] for check in checks if "urllib" in check["test"][-1]]
     assert looks
     proxy = dict.fromkeys(("http_proxy", "HTTP_PROXY"), "http://127.0.0.1:1")
@@ -90,13 +103,11 @@ def test_health_checks_ask_no_proxy(tmp_path):
 
 
 def test_a_dispatcher_that_traces_gets_opentelemetrys_variables(tmp_path, composed):
-    file = tmp_path / "roma.yaml"
-    file.write_text(FILE.replace("IMAGE", "x"))
-    assert "environment" not in dispatcher_of(file, tmp_path)
-    file.write_text(FILE.replace("IMAGE", "x") + "gateway: {traces: true}\n")
-    names = dispatcher_of(file, tmp_path)["environment"]
+    assert "environment" not in services(tmp_path)["dispatcher"]
+    traced = "gateway: {traces: true}\n"
+    names = services(tmp_path, more=traced)["dispatcher"]["environment"]
     assert {"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_SAMPLER"} <= set(names)
-    for name, text in render(roma_config.load(file), file, tmp_path).items():
+    for name, text in rendered(tmp_path, more=traced).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     shown = composed(
@@ -106,22 +117,15 @@ def test_a_dispatcher_that_traces_gets_opentelemetrys_variables(tmp_path, compos
     assert yaml.safe_load((tmp_path / "deployed.yaml").read_text())["gateway"]["traces"] is True
 
 
-def dispatcher_of(file, out):
-    text = render(roma_config.load(file), file, out)["compose.yaml"]
-    return yaml.safe_load(text)["services"]["dispatcher"]
-
-
 def test_a_gpu_is_a_profile_of_its_own(tmp_path, composed):
-    file = tmp_path / "roma.yaml"
-    images = FILE.replace("IMAGE", "x, gpu_image: x")
-    file.write_text(images.replace("cores: 2,", "cores: 2, gpus: 1,"))
-    text = render(roma_config.load(file), file, tmp_path)["compose.yaml"]
-    services = yaml.safe_load(text)["services"]
-    assert services["gpu0"]["profiles"] == ["gpu"]
-    (device,) = services["gpu0"]["deploy"]["resources"]["reservations"]["devices"]
+    changes = ("IMAGE", "x, gpu_image: x"), ("cores: 2,", "cores: 2, gpus: 1,")
+    text = rendered(tmp_path, *changes)["compose.yaml"]
+    gpu = yaml.safe_load(text)["services"]["gpu0"]
+    assert gpu["profiles"] == ["gpu"]
+    (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "device_ids": ["0"], "capabilities": ["gpu"]}
-    assert "cpu_quota" not in services["gpu0"]
-    assert services["gpu0"]["volumes"] == [
+    assert "cpu_quota" not in gpu
+    assert gpu["volumes"] == [
         {"type": "bind", "source": f"./{m}", "target": f"/{m}", "read_only": True}
         for m in ("models/a", "models/b")
     ]
@@ -130,40 +134,29 @@ def test_a_gpu_is_a_profile_of_its_own(tmp_path, composed):
 
 
 def test_the_engine_s_own_socket_is_where_the_broker_has_it(tmp_path):
-    file = tmp_path / "roma.yaml"
     mine = "docker: {host: 'unix:///run/user$7/docker.sock', "
-    file.write_text(FILE.replace("IMAGE", "x").replace("docker: {", mine))
-    rendered = render(roma_config.load(file), file, tmp_path)
-    volumes = yaml.safe_load(rendered["compose.yaml"])["services"]["broker"]["volumes"]
+    written = rendered(tmp_path, ("docker: {", mine))
+    volumes = yaml.safe_load(written["compose.yaml"])["services"]["broker"]["volumes"]
     source, target = "/run/user$$7/docker.sock", "/var/run/docker.sock"
     assert {"type": "bind", "source": source, "target": target} in volumes
-    (tmp_path / "deployed.yaml").write_text(rendered["deployed.yaml"])
+    (tmp_path / "deployed.yaml").write_text(written["deployed.yaml"])
     docker = roma_config.load(tmp_path / "deployed.yaml").workers[0].containers
     assert docker.host == "unix:///var/run/docker.sock"
 
 
 def test_the_host_s_cgroups_are_mounted_from_where_they_are(tmp_path):
-    file = tmp_path / "roma.yaml"
-    file.write_text(
-        FILE.replace("IMAGE", "x").replace("docker: {", "docker: {cgroup_root: /mnt/c, ")
-    )
-    text = render(roma_config.load(file), file, tmp_path)["compose.yaml"]
-    services = yaml.safe_load(text)["services"]
-    assert "/mnt/c:/host/cgroup:ro" in services["supervisor"]["volumes"]
-    assert "/mnt/c:/host/cgroup" in services["broker"]["volumes"]
+    found = services(tmp_path, ("docker: {", "docker: {cgroup_root: /mnt/c, "))
+    assert "/mnt/c:/host/cgroup:ro" in found["supervisor"]["volumes"]
+    assert "/mnt/c:/host/cgroup" in found["broker"]["volumes"]
 
 
 def test_only_the_broker_holds_the_engine_s_socket(tmp_path):
-    file = tmp_path / "roma.yaml"
-    file.write_text(FILE.replace("IMAGE", "x"))
-    services = yaml.safe_load(render(roma_config.load(file), file, tmp_path)["compose.yaml"])[
-        "services"
-    ]
-    holders = [n for n, s in services.items() if "docker.sock" in str(s["volumes"])]
+    found = services(tmp_path)
+    holders = [n for n, s in found.items() if "docker.sock" in str(s["volumes"])]
     assert holders == ["broker"]
-    assert services["broker"]["network_mode"] == "none"
-    assert "--no-launcher" in services["broker"]["command"]
-    for service in services.values():
+    assert found["broker"]["network_mode"] == "none"
+    assert "--no-launcher" in found["broker"]["command"]
+    for service in found.values():
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
@@ -189,19 +182,15 @@ def test_only_the_broker_holds_the_engine_s_socket(tmp_path):
     ],
 )
 def test_what_cannot_be_rendered_is_named(tmp_path, old, new, message):
-    file = tmp_path / "roma.yaml"
-    file.write_text(FILE.replace(old, new).replace("IMAGE", "x"))
     with pytest.raises(ConfigError, match=message):
-        render(roma_config.load(file), file, tmp_path)
+        rendered(tmp_path, (old, new))
 
 
 def test_a_named_volume_stands_for_a_directory(tmp_path, composed):
-    file = tmp_path / "roma.yaml"
-    file.write_text(FILE.replace("IMAGE", "x").replace("path: models/a", "volume: my-models"))
-    text = render(roma_config.load(file), file, tmp_path)["compose.yaml"]
-    rendered = yaml.safe_load(text)
-    assert rendered["services"]["a"]["volumes"] == ["my-models:/models/a:ro"]
-    assert rendered["volumes"]["my-models"] == {"external": True}
+    text = rendered(tmp_path, ("path: models/a", "volume: my-models"))["compose.yaml"]
+    found = yaml.safe_load(text)
+    assert found["services"]["a"]["volumes"] == ["my-models:/models/a:ro"]
+    assert found["volumes"]["my-models"] == {"external": True}
     (tmp_path / "compose.yaml").write_text(text)
     composed(tmp_path / "compose.yaml", "config", "--quiet")
 
@@ -209,29 +198,25 @@ def test_a_named_volume_stands_for_a_directory(tmp_path, composed):
 @pytest.mark.parametrize(("name", "project"), [("roma", []), ("My.shop-1", ["my_shop-1"])])
 def test_deployments_of_other_names_are_other_projects(tmp_path, name, project):
     """Compose would name all those in directories `compose` alike, and replace one by the other."""
-    file = tmp_path / "roma.yaml"
-    file.write_text(FILE.replace("IMAGE", "x").replace("NAME", name))
-    settings = render(roma_config.load(file), file, tmp_path)[".env"]
+    settings = rendered(tmp_path, ("NAME", name))[".env"]
     assert re.findall(r"^COMPOSE_PROJECT_NAME=(.*)$", settings, re.MULTILINE) == project
 
 
 def test_the_ports_of_the_file_are_published(tmp_path):
-    file = tmp_path / "roma.yaml"
     ports = "gateway: {port: 7501, admin_port: 7500, grpc_port: 7502}\n"
-    file.write_text(FILE.replace("IMAGE", "x") + ports)
+    written = rendered(tmp_path, more=ports)
     expected = {"ROMA_PORT": 7501, "ROMA_GRPC_PORT": 7502, "ROMA_PAGE_PORT": 7500}
-    settings = render(roma_config.load(file), file, tmp_path)[".env"].splitlines()
-    assert {f"{name}={port}" for name, port in expected.items()} <= set(settings)
-    published = [
-        port.partition(":-127.0.0.1}:")[2] for port in dispatcher_of(file, tmp_path)["ports"]
-    ]
+    assert {f"{name}={port}" for name, port in expected.items()} <= set(
+        written[".env"].splitlines()
+    )
+    dispatcher = yaml.safe_load(written["compose.yaml"])["services"]["dispatcher"]
+    published = [port.partition(":-127.0.0.1}:")[2] for port in dispatcher["ports"]]
     assert published == [f"${{{name}:-{port}}}:{port}" for name, port in expected.items()]
 
 
 def test_the_page_may_have_the_port_that_prometheus_has_by_default(tmp_path):
-    file = tmp_path / "roma.yaml"
-    file.write_text(FILE.replace("IMAGE", "x") + "gateway: {port: 9091, admin_port: 9090}\n")
-    settings = render(roma_config.load(file), file, tmp_path)[".env"].splitlines()
+    ports = "gateway: {port: 9091, admin_port: 9090}\n"
+    settings = rendered(tmp_path, more=ports)[".env"].splitlines()
     assert {"ROMA_PAGE_PORT=9090", "ROMA_PROMETHEUS_PORT=9092"} <= set(settings)
 
 
