@@ -428,6 +428,14 @@ class GatewayHarness:
         async with self.session.post(self.url + path, data=body, **options) as response:
             return response.status, await response.read(), response.headers
 
+    async def held(self, **how):
+        """Return a request that the first backend computes until its gate opens."""
+        backend = self.backends[0]
+        backend.gate = asyncio.Event()
+        asked = asyncio.create_task(self.predict(**how))
+        await self.until(lambda: backend.running == 1)
+        return asked
+
     async def get(self, path, base=None):
         async with self.session.get((base or self.url) + path) as response:
             return response.status, await response.read()

@@ -23,9 +23,7 @@ from tests.protocol.gateway.conftest import answering, saying
 async def test_a_dead_executable_fails_what_it_ran_and_comes_back_when_healthy(harness, behind):
     await harness.open(sockets=behind)
     backend = harness.backends[0]
-    backend.gate = asyncio.Event()
-    call = asyncio.create_task(harness.predict())
-    await harness.until(lambda: backend.running == 1)
+    call = await harness.held()
     backend.kill_connections()
     status, body, _ = await call
     assert status == 502

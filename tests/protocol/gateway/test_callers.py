@@ -246,9 +246,7 @@ async def test_what_was_denied_is_counted(guarded):
 )
 async def test_a_key_runs_no_more_at_once_by_not_waiting_for_the_answers(guarded, headers):
     backend = guarded.backends[0]
-    backend.gate = asyncio.Event()
-    first = asyncio.create_task(guarded.predict(headers=bearer("one") | headers))
-    await guarded.until(lambda: backend.running == 1)
+    first = await guarded.held(headers=bearer("one") | headers)
     if headers:
         assert (await first)[0] == 504  # by its own deadline: it computes on
     else:
@@ -263,9 +261,7 @@ async def test_a_key_runs_no_more_at_once_by_not_waiting_for_the_answers(guarded
             await asyncio.sleep(0.005)
     assert backend.most_running == 1
     assert (await guarded.predict(headers=bearer("one")))[0] == 200  # given back once, not twice
-    backend.gate = asyncio.Event()
-    held = asyncio.create_task(guarded.predict(headers=bearer("one")))
-    await guarded.until(lambda: backend.running == 1)
+    held = await guarded.held(headers=bearer("one"))
     status, _, answered = await guarded.predict(headers=bearer("one"))
     assert (status, answered["Retry-After"]) == (429, "1")
     backend.gate.set()

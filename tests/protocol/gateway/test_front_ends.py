@@ -281,9 +281,7 @@ async def test_request_options_are_checked_and_echoed(front_end):
 @pytest.mark.parametrize("path", [PREDICT, INFER])
 async def test_a_full_queue_is_429_and_says_when_to_return(front_end, path):
     await front_end.open(max_waiting=1)
-    front_end.backends[0].gate = asyncio.Event()
-    first = asyncio.create_task(front_end.predict())
-    await front_end.until(lambda: front_end.backends[0].running == 1)
+    first = await front_end.held()
     second = asyncio.create_task(front_end.predict())
     await front_end.until(lambda: len(front_end.queue) == 1)
     answer = await front_end.predict(path=path)
@@ -312,9 +310,7 @@ async def test_a_fault_of_the_model_server_is_told(front_end, status, counted):
 
 async def test_a_client_that_hangs_up_gives_its_place_back(front_end):
     await front_end.open(max_waiting=5)
-    front_end.backends[0].gate = asyncio.Event()
-    first = asyncio.create_task(front_end.predict())
-    await front_end.until(lambda: front_end.backends[0].running == 1)
+    first = await front_end.held()
     async with aiohttp.ClientSession() as session:
         second = asyncio.create_task(session.post(front_end.url + PREDICT, data=b"[2]"))
         await front_end.until(lambda: len(front_end.queue) == 1)
@@ -360,9 +356,7 @@ async def test_keys_are_required_and_their_models_are_bounded(front_end, tmp_pat
 
 async def test_what_runs_is_answered_before_the_end(front_end):
     await front_end.open()
-    front_end.backends[0].gate = asyncio.Event()
-    running = asyncio.create_task(front_end.predict())
-    await front_end.until(lambda: front_end.backends[0].running == 1)
+    running = await front_end.held()
     ending = asyncio.create_task(front_end.running.aclose())
     await asyncio.sleep(0.05)
     front_end.backends[0].gate.set()

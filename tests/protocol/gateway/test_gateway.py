@@ -45,9 +45,7 @@ async def test_no_more_than_the_limit_is_in_flight_and_the_rest_waits_its_turn(h
 
 async def test_a_deadline_that_passes_in_the_queue_is_504(harness):
     await harness.open(response_time=0.1, deadline=0.2)
-    harness.backends[0].gate = asyncio.Event()
-    running = asyncio.create_task(harness.predict())
-    await harness.until(lambda: harness.backends[0].running == 1)
+    running = await harness.held()
     status, body, headers = await harness.predict()
     assert (status, int(headers["Retry-After"]) >= 1) == (504, True)
     assert error(body).startswith("deadline passed after ")

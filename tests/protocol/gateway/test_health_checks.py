@@ -124,9 +124,7 @@ async def test_a_server_that_answers_no_status_while_it_computes_is_not_lost(har
     monkeypatch.setattr(health_checks, "CHECK", 0.05)
     await harness.open(cores=2)
     (backend,), (executor,) = harness.backends, harness.core.executors
-    backend.gate = asyncio.Event()
-    calls = [asyncio.create_task(harness.predict())]
-    await harness.until(lambda: backend.running == 1)
+    calls = [await harness.held()]
     backend.status_gate = backend.gate
     await harness.until(lambda: executor.suspected)
     calls.append(asyncio.create_task(harness.predict()))
@@ -147,9 +145,7 @@ async def test_a_server_that_refuses_connections_ends_what_it_runs(harness, monk
     monkeypatch.setattr(health_checks, "CHECK", 0.05)
     await harness.open(cores=2)
     (backend,), (executor,) = harness.backends, harness.core.executors
-    backend.gate = asyncio.Event()
-    calls = [asyncio.create_task(harness.predict())]
-    await harness.until(lambda: backend.running == 1)
+    calls = [await harness.held()]
     await backend.refuse()
     for idle in list(harness.service.endpoints["m.0@local"].pool._idle):
         idle.abort()

@@ -33,9 +33,7 @@ async def test_an_answered_request_is_no_line(harness, caplog):
 async def test_a_rejected_request_is_a_line_that_names_it(harness, caplog):
     await harness.open(response_time=0.2, deadline=0.2)
     backend = harness.backends[0]
-    backend.gate = asyncio.Event()
-    running = asyncio.create_task(harness.predict())
-    await harness.until(lambda: backend.running == 1)
+    running = await harness.held()
     sent = {"X-Request-Id": "r-7", "traceparent": PARENT}
     assert (await harness.predict(headers=sent))[0] == 504
     backend.gate.set()
@@ -96,9 +94,7 @@ async def test_all_is_all(harness, caplog):
     for _ in range(3):
         await harness.predict()
     backend = harness.backends[0]
-    backend.gate = asyncio.Event()
-    call = asyncio.create_task(harness.predict())
-    await harness.until(lambda: backend.running == 1)
+    call = await harness.held()
     call.cancel()
     await harness.until(lambda: len(lines(caplog)) == 4)
     backend.gate.set()

@@ -216,9 +216,7 @@ async def test_a_request_that_its_deadline_met_in_the_queue_has_waited_and_not_r
 ):
     await harness.open(traces=True, response_time=1.0, deadline=1.0)
     backend = harness.backends[0]
-    backend.gate = asyncio.Event()
-    running = asyncio.create_task(harness.predict())
-    await harness.until(lambda: backend.running == 1)
+    running = await harness.held()
     status, _, _ = await harness.predict(headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
     assert status == 504
     backend.gate.set()
@@ -241,9 +239,7 @@ async def test_a_request_that_its_deadline_met_in_the_queue_has_waited_and_not_r
 async def test_a_client_that_goes_away_ends_its_spans(harness, collector):
     await harness.open(traces=True)
     backend = harness.backends[0]
-    backend.gate = asyncio.Event()
-    running = asyncio.create_task(harness.predict())
-    await harness.until(lambda: backend.running == 1)
+    running = await harness.held()
     waiting = asyncio.create_task(harness.predict(headers={"X-Request-Id": "waits"}))
     await harness.until(lambda: len(harness.queue) == 1)
     for call in (running, waiting):

@@ -356,18 +356,10 @@ async def dispatcher(config):
     """A dispatcher of the file, and the model server of all pods."""
     harness = GatewayHarness()
     async with harness.stack:
-        harness.pods = FakeModelServer(config.workers[0].pods.port)
-        await harness.stack.enter_async_context(harness.pods)
+        server = FakeModelServer(config.workers[0].pods.port)
+        harness.backends = [await harness.stack.enter_async_context(server)]
         await harness.serve(config)
         yield harness
-
-
-async def held(dispatcher):
-    """Return a request that is computed until its gate opens, and the gate."""
-    dispatcher.pods.gate = gate = asyncio.Event()
-    asked = asyncio.create_task(dispatcher.predict())
-    await until(lambda: dispatcher.pods.running == 1)
-    return asked, gate
 
 
 def open_to_requests(dispatcher):
@@ -389,7 +381,7 @@ async def test_a_long_request_on_a_pod_that_goes_stops_no_discovery(cluster, dis
         api.put_node(f"node-{node}", disk="ssd")
     api.put(pod("a-1", node="node-a"), "ADDED")
     await until(lambda: open_to_requests(dispatcher) == ["a-1@node-a"])
-    asked, gate = await held(dispatcher)
+    asked = await dispatcher.held()
     api.put(pod("b-1", node="node-b"), "ADDED")
     await until(lambda: open_to_requests(dispatcher) == ["a-1@node-a", "b-1@node-b"])
     leave("a-1")
@@ -399,7 +391,7 @@ async def test_a_long_request_on_a_pod_that_goes_stops_no_discovery(cluster, dis
     await until(lambda: open_to_requests(dispatcher) == ["a-2@node-a"])
     assert "a-1@node-a" in present(dispatcher)
     assert not asked.done()
-    gate.set()
+    dispatcher.backends[0].gate.set()
     assert (await asked)[0] == 200
     await until(lambda: present(dispatcher) == {"a-2@node-a"})
 
@@ -411,12 +403,12 @@ async def test_a_pod_whose_request_moves_is_served_on(cluster, dispatcher):
         api.put_node(f"node-{node}", disk="ssd")
     api.put(pod("a-1", node="node-a"), "ADDED")
     await until(lambda: open_to_requests(dispatcher) == ["a-1@node-a"])
-    asked, gate = await held(dispatcher)
+    asked = await dispatcher.held()
     api.put(pod("a-1", node="node-a", request="150m"))
     api.put(pod("b-1", node="node-b"), "ADDED")
     await until(lambda: "b-1@node-b" in open_to_requests(dispatcher))
     assert open_to_requests(dispatcher) == ["a-1@node-a", "b-1@node-b"]
-    gate.set()
+    dispatcher.backends[0].gate.set()
     assert (await asked)[0] == 200
 
 
@@ -437,7 +429,7 @@ async def test_the_dispatcher_serves_pods_of_new_nodes_and_knows_their_superviso
         await asyncio.sleep(0.05)
     assert (await dispatcher.predict())[0] == 200
     # A node that replaces another is served before what runs on the old one has ended.
-    asked, gate = await held(dispatcher)
+    asked = await dispatcher.held()
     api.put_node("node-b", disk="ssd")
     api.put(pod("b-1", node="node-b"), "ADDED")
     api.delete("a-1")
@@ -446,7 +438,7 @@ async def test_the_dispatcher_serves_pods_of_new_nodes_and_knows_their_superviso
     while (await shown())[0] != {"node-b": control}:
         await asyncio.sleep(0.05)
     assert not asked.done()
-    gate.set()
+    dispatcher.backends[0].gate.set()
     assert (await asked)[0] == 200
     api.delete("b-1")
     api.delete_node("node-b")
