@@ -17,6 +17,7 @@ from roma.config.watched_file import Watched, keep_looking
 from roma.domain.errors import ConfigError
 from roma.domain.model import Priority
 from roma.security import api_keys
+from tests.support.waiting import beside, until
 
 ID, OTHER = "abcdefgh", "abcdefgi"
 TOKEN, OTHER_TOKEN = api_keys.new_token(ID), api_keys.new_token(OTHER)
@@ -279,11 +280,8 @@ async def test_looking_goes_on_when_one_file_is_odd(tmp_path):
             self.looks += 1
 
     counts = Counts()
-    task = asyncio.create_task(keep_looking([Broken(), counts], 0.001))
-    async with asyncio.timeout(10):
-        while counts.looks < 3:
-            await asyncio.sleep(0.001)
-    task.cancel()
+    async with beside(keep_looking([Broken(), counts], 0.001)):
+        await until(lambda: counts.looks >= 3)
 
 
 ARRIVALS = st.lists(st.floats(0, 5, allow_nan=False), max_size=200)

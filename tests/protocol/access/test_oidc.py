@@ -418,9 +418,7 @@ async def test_a_provider_that_is_away_is_said_once_and_asked_again(monkeypatch,
     async with Issuer().serving() as issuer:
         issuer.status = 503
         async with access.opened(GatewayConfig(oidc=config(issuer=issuer.url))) as a:
-            async with asyncio.timeout(20):
-                while len(issuer.asked) < 3:
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(issuer.asked) >= 3)
             issuer.status = 200
             await until_admitted(a, signed(iss=issuer.url))
     said = [r for r in caplog.records if "no keys from the identity provider" in r.getMessage()]

@@ -11,6 +11,7 @@ import pytest
 from dispatcher.live.backends.http_client import Pool
 from dispatcher.live.http.messages import Message, Response, request_template
 from roma.domain.errors import BackendError, BackendLost
+from tests.support.waiting import until
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -49,9 +50,7 @@ class Server:
         return data
 
     async def result(self, count=1):
-        async with asyncio.timeout(20):
-            while len(self.results) < count:
-                await asyncio.sleep(0.001)
+        await until(lambda: len(self.results) >= count)
         return self.results[-1]
 
     async def used(self):
