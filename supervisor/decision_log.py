@@ -1,18 +1,14 @@
 """The decision log: every tick leaves one `Decision` per executable, live and simulated alike.
 
 A decision holds all inputs of the law, so feeding the measurements to the law again reproduces each
-demand, to the bit (`replay`). As JSON a decision is one flat object; the numbers survive unchanged.
+demand, to the bit (`tests/support/decision_log.py`). As JSON a decision is one flat object; the
+numbers survive unchanged.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from controllers.base import Law
 from controllers.measurement import Demand, Measurement
-from roma.domain.errors import DecisionLogError
 from supervisor.contention import Contention
 from supervisor.sharing import GRID
 
@@ -82,7 +78,6 @@ class Decision:
         return late and starved and found.matters
 
 
-_DECISION = TypeAdapter(Decision)
 _FIELDS = tuple(Decision.__dataclass_fields__)
 
 
@@ -92,41 +87,3 @@ def plain(decision: Decision, **more: object) -> dict[str, Any]:
     if decision.contention is None:
         del fields["contention"]  # unknown on hosts that do not report it, and in simulations
     return {**more, **fields, "eta": decision.eta}
-
-
-def parse(line: bytes | str) -> Decision:
-    """Return the decision that a line of JSON holds; raise `DecisionLogError` naming the field."""
-    try:
-        return _DECISION.validate_json(line)
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in fault["loc"])
-        raise DecisionLogError(f"not a decision: {where}: {fault['msg']}") from error
-
-
-def replay(law: Law, decisions: Iterable[Decision]) -> Iterator[tuple[Decision, Demand]]:
-    """Feed the recorded measurements of one executable to its law; yield its demands.
-
-    Decisions before the law's first known state (`fresh`), or after a missing decision, cannot be
-    replayed and are skipped until the law restarts.
-    """
-    state: Any = None
-    known = False
-    last: float | None = None
-    for decision in decisions:
-        # Each decision records its exact distance from the one before.
-        known = known and last is not None and decision.time - last == decision.dt
-        last = decision.time
-        if decision.measurement is None:
-            continue
-        known = known or decision.fresh
-        if not known:
-            continue
-        demand, state = law(
-            None if decision.fresh else state,
-            decision.measurement,
-            dt=decision.dt,
-            lo=decision.minimum,
-            hi=decision.maximum,
-        )
-        yield decision, demand

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from roma.domain.errors import ConfigError, DecisionLogError, in_words
+from roma.domain.errors import ConfigError, in_words
 
 MODELS = "models"
 
@@ -107,20 +107,6 @@ class DecisionLog:
         if not self._failing:  # once per failure, not once per second
             log.warning("decision log = %s: lines are lost: %s", self.directory, why)
         self._failing = True
-
-
-def read(directory: Path, name: str) -> list[bytes]:
-    """Return the lines of the rotated file and the current one, oldest first; [] if absent."""
-    lines: list[bytes] = []
-    try:
-        for path in files(directory, name):
-            if path.exists():
-                lines += path.read_bytes().splitlines()
-    except OSError as error:
-        raise DecisionLogError(
-            f"{error.filename or directory}: cannot be read: {in_words(error)}"
-        ) from error
-    return lines
 
 
 def is_live(file: Path) -> bool:

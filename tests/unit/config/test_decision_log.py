@@ -9,10 +9,11 @@ import pytest
 from roma.domain.errors import ConfigError
 from roma.telemetry import decision_log
 from roma.telemetry.decision_log import DecisionLog
+from tests.support import decision_log as recorded
 
 
 def lines(directory, name="models"):
-    return [json.loads(line) for line in decision_log.read(directory, name)]
+    return [json.loads(line) for line in recorded.lines(directory, name)]
 
 
 def test_a_run_appends_to_the_last_one_unless_it_begins_anew(tmp_path):

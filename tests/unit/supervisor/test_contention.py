@@ -10,11 +10,12 @@ from supervisor.actuators.host import read_host
 from supervisor.actuators.recording import RecordingActuator
 from supervisor.cgroups import GroupV1, GroupV2
 from supervisor.contention import Contention, HostReading, contention, parse_some
-from supervisor.decision_log import parse, plain
+from supervisor.decision_log import plain
 from supervisor.decision_text import Limit, explain, limit
 from supervisor.executables import Managed, Reading
 from supervisor.live.api import snapshot
 from supervisor.live.loop import ControlLoop
+from tests.support.decision_log import parsed
 from tests.support.supervisor import M, build, reply, report
 
 LATE = {"response_time": 0.9, "waiting": 3, "in_flight": 1, "oldest_age": 0.7}
@@ -162,7 +163,7 @@ def test_a_worker_is_short_where_its_executables_use_what_they_have_and_only_the
 def test_a_decision_without_a_host_is_as_it_was():
     host = Host()
     found = host.run(**LATE)
-    assert parse(orjson.dumps(plain(found))) == found
+    assert parsed(orjson.dumps(plain(found))) == found
     assert limit(replace(found, contention=None)) is not Limit.CONTENDED
     assert "contention" not in plain(replace(found, contention=None))
 

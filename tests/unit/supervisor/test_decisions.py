@@ -7,12 +7,12 @@ import pytest
 
 from controllers import registry
 from controllers.measurement import Demand, Measurement
-from roma.domain.errors import DecisionLogError
 from roma.domain.model import ModelSpec, Sla
 from supervisor.core import DECISIONS_IN_ALL, DECISIONS_KEPT
-from supervisor.decision_log import Decision, parse, plain, replay
+from supervisor.decision_log import Decision, plain
 from supervisor.decision_text import Limit, explain, limit
 from supervisor.executables import Managed
+from tests.support.decision_log import parsed, replay
 from tests.support.supervisor import World, build
 
 
@@ -59,7 +59,7 @@ def test_the_recorded_measurements_give_every_demand_again_even_through_json():
             world.tick()
         else:
             world.tick(waiting=tick % 7, response_time=0.2 + 0.05 * (tick % 9))
-        story.append(parse(orjson.dumps(plain(world.last, at=1.5, worker="w"))))
+        story.append(parsed(orjson.dumps(plain(world.last, at=1.5, worker="w"))))
     replayed = list(replay(registry.build("late_share", {}), story))
     assert len(replayed) > 30
     assert all(demand == decision.demand for decision, demand in replayed)
@@ -201,15 +201,6 @@ def test_an_idle_model_and_one_without_an_answer():
     )
     silent = replace(M, response_time=None, failed=2.0)
     assert "2 failed. Nothing was answered (aim 400 ms" in explain(decision(measurement=silent))
-
-
-def test_a_line_that_is_no_decision_names_the_field():
-    good = plain(decision())
-    assert parse(orjson.dumps(good)) == decision()
-    with pytest.raises(DecisionLogError, match="not a decision: capacity: "):
-        parse(orjson.dumps(good | {"capacity": "many"}))
-    with pytest.raises(DecisionLogError, match="not a decision"):
-        parse(b'{"time": 1.0')
 
 
 def test_what_the_record_does_not_say_is_not_said():

@@ -3,8 +3,8 @@
 import asyncio
 import json
 
-from roma.telemetry import decision_log
 from roma.telemetry.decision_log import DecisionLog
+from tests.support.decision_log import lines
 from tests.virtual_time.live.test_loop_time import Dispatcher, Kernel, build
 
 
@@ -18,10 +18,10 @@ async def test_every_decision_is_written_down_once_and_the_last_one_too(tmp_path
             await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    lines = [json.loads(line) for line in decision_log.read(tmp_path, "decisions-w")]
-    times = [line["time"] for line in lines]
+    told = [json.loads(line) for line in lines(tmp_path, "decisions-w")]
+    times = [line["time"] for line in told]
     assert times == sorted(set(times))
     assert times[-1] == loop.core.last()[0].time
-    assert lines[-1]["observed"] is None
-    assert lines[0]["observed"] == 1.0
-    assert {(line["worker"], line["executable"]) for line in lines} == {("w", "m@w")}
+    assert told[-1]["observed"] is None
+    assert told[0]["observed"] == 1.0
+    assert {(line["worker"], line["executable"]) for line in told} == {("w", "m@w")}

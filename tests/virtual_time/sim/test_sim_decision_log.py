@@ -8,9 +8,8 @@ import pytest
 from controllers.registry import LAWS
 from roma.lab.sim.scenario import ExecutorFault, SupervisorFault
 from roma.lab.sim.simulation import Simulation
-from roma.telemetry import decision_log
 from roma.telemetry.decision_log import DecisionLog
-from tests.support.decision_log import decisions, replayed
+from tests.support.decision_log import decisions, lines, replayed
 from tests.virtual_time.sim.test_simulation import golden, scenario
 
 DURATION = 60.0
@@ -31,7 +30,7 @@ def told(run_of, directory):
     story = DecisionLog(directory, fresh=True)
     result = Simulation(run_of, decision_log=story.write).run()
     names = [f.name.removesuffix(".jsonl") for f in sorted(directory.glob("*.jsonl"))]
-    return result, {name: decision_log.read(directory, name) for name in names}
+    return result, {name: lines(directory, name) for name in names}
 
 
 @pytest.mark.parametrize("law", LAWS)
