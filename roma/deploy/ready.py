@@ -62,7 +62,7 @@ async def report(
         if getattr(error, "errno", None) == errno.ECONNREFUSED:
             return None
         raise ExchangeError(f"{at}: {reason(error)}") from error
-    return exchange.parse_reply(body)
+    return exchange.parse(exchange.REPLY, body)
 
 
 async def replicas_serve(config: Config, model: str, limit: float) -> bool:

@@ -169,22 +169,8 @@ REPLY = TypeAdapter(ExchangeReply)
 REFUSAL = TypeAdapter(ExchangeRefusal)
 
 
-def parse_request(body: bytes) -> ExchangeRequest:
-    """Parse a supervisor's message; raise `ExchangeError` naming the invalid field."""
-    return _parse(REQUEST, body)
-
-
-def parse_reply(body: bytes) -> ExchangeReply:
-    """Parse a dispatcher's message; raise `ExchangeError` naming the invalid field."""
-    return _parse(REPLY, body)
-
-
-def parse_refusal(body: bytes) -> ExchangeRefusal:
-    """Parse a dispatcher's 409; raise `ExchangeError` naming the invalid field."""
-    return _parse(REFUSAL, body)
-
-
-def _parse(adapter: TypeAdapter[T], body: bytes) -> T:
+def parse(adapter: TypeAdapter[T], body: bytes) -> T:
+    """Parse a message; raise `ExchangeError` naming the invalid field."""
     try:
         return adapter.validate_json(body)
     except ValidationError as error:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
+from pydantic import TypeAdapter
 
 from roma.config.watched_file import Watched
 from roma.domain import exchange
@@ -21,10 +22,10 @@ class WorkerHeld(ExchangeError):
     """The dispatcher has accepted another supervisor of this worker."""
 
 
-def _parsed(url: str, parse: Callable[[bytes], T], body: bytes) -> T:
+def _parsed(url: str, adapter: TypeAdapter[T], body: bytes) -> T:
     """Return what an answer says; raise ExchangeError with the address of what is no dispatcher."""
     try:
-        return parse(body)
+        return exchange.parse(adapter, body)
     except ExchangeError as error:
         raise ExchangeError(f"{url}: no answer of a dispatcher of this version: {error}") from error
 
@@ -60,7 +61,7 @@ class Peer:
         status, body = await self._call("GET", url, self._timeout, params=params)
         if status != 200:
             raise ExchangeError(f"{url}: status {status}")
-        reply = _parsed(url, exchange.parse_reply, body)
+        reply = _parsed(url, exchange.REPLY, body)
         self._has_answered = True
         return reply
 
@@ -86,7 +87,7 @@ class Peer:
         url, body = f"{self.url}/control/v1/applied", exchange.REQUEST.dump_json(message)
         status, said = await self._call("POST", url, self._timeout, data=body)
         if status == 409:
-            return _parsed(url, exchange.parse_refusal, said)
+            return _parsed(url, exchange.REFUSAL, said)
         if status != 204:
             raise ExchangeError(f"{url}: status {status}: {said[:200].decode('utf-8', 'replace')}")
         return None

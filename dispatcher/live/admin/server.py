@@ -181,7 +181,7 @@ class Admin:
     def _take(self, body: bytes) -> web.Response:
         """Record what a supervisor applied, or return why its message is refused."""
         try:
-            message = exchange.parse_request(body)
+            message = exchange.parse(exchange.REQUEST, body)
             self._supervisors.admit(message, self._driver.clock())
         except ExchangeError as error:
             return web.json_response({"error": str(error)}, status=400)

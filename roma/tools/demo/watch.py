@@ -110,7 +110,7 @@ async def _keep(watch: DemoWatch, session: ClientSession, admin: str, supervisor
         # A program that does not answer keeps its last state; the kernel's readings continue.
         with contextlib.suppress(ClientError, TimeoutError, ExchangeError, OSError):
             async with session.get(f"{admin}/control/v1/report") as response:
-                reply = exchange.parse_reply(await response.read())
+                reply = exchange.parse(exchange.REPLY, await response.read())
                 watch.take({m.model: m for m in reply.models}, now)
             async with session.get(f"{supervisor}/control/v1/state") as response:
                 watch.state = await response.json()

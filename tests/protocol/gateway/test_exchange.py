@@ -204,4 +204,4 @@ def test_messages_survive_the_wire():
     message = ExchangeRequest(
         "w", (ExecutorReading("m@w", 1.5, 2.5, 0.25),), HERE, replaces=ALIVE, hello=True
     )
-    assert exchange.parse_request(exchange.REQUEST.dump_json(message)) == message
+    assert exchange.parse(exchange.REQUEST, exchange.REQUEST.dump_json(message)) == message

@@ -10,7 +10,7 @@ from roma.domain.exchange import (
     ExchangeReply,
     ExchangeRequest,
     ExecutorReport,
-    parse_request,
+    parse,
 )
 from supervisor.executables import Apply, Managed, Reading
 from tests.support.supervisor import M, World, build, reading, reply, report, several
@@ -359,7 +359,7 @@ def test_a_limit_that_nobody_can_mean_keeps_no_other_from_being_confirmed():
     core = build(managed=managed)
     core.tick({"d": reply()}, {"m@w": reading(1e4), "x@w": reading(0), "y@w": reading(2)}, now=1.0)
     sent = REQUEST.dump_json(ExchangeRequest("w", core.readings("d")))
-    assert [e.applied for e in parse_request(sent).executors] == [4096, 0.001, 2]
+    assert [e.applied for e in parse(REQUEST, sent).executors] == [4096, 0.001, 2]
 
 
 def test_a_dispatcher_gone_for_good_no_longer_blinds_the_others():
