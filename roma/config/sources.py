@@ -21,10 +21,7 @@ class Sources:
 
     def __init__(self, config: Config) -> None:
         """Make the sources of a file's workers; raise ConfigError for unusable credentials."""
-        found = {
-            w.name: backends.of(w).source(config, w) or backends.of(w).pool(config, w)
-            for w in config.workers
-        }
+        found = {w.name: backends.of(w).source(config, w) for w in config.workers}
         self._sources = {name: source for name, source in found.items() if source is not None}
         self._listed: dict[str, tuple[ExecutableConfig | WorkerConfig, ...]] = {}
         self._left_out: set[str] = set()

@@ -54,12 +54,13 @@ class Backend(ABC):
         but the file and what a source listed.
         """
 
-    def source(self, config: Topology, worker: WorkerConfig) -> ExecutableSource | None:
-        """Return the source of a worker's executables; None unless the backend `discovers` them."""
-        return None
+    def source(
+        self, config: Topology, worker: WorkerConfig
+    ) -> ExecutableSource | WorkerSource | None:
+        """Return the source of a worker's executables, or of the workers for which it stands.
 
-    def pool(self, config: Topology, worker: WorkerConfig) -> WorkerSource | None:
-        """Return the source of the workers that an entry stands for; None if it is a worker."""
+        None unless the backend `discovers` them.
+        """
         return None
 
     def check_model(self, key: str, model: ModelConfig) -> None:  # noqa: B027 - no check by default

@@ -47,19 +47,12 @@ class KubernetesBackend(Backend):
             found.append(replace(executable, spec=spec, min_cores=low, max_cores=high, grpc=grpc))
         return found
 
-    def source(self, config: Topology, worker: WorkerConfig) -> ExecutableSource | None:
-        """Return the source that watches the pods; raise ConfigError for unusable credentials."""
-        if worker.is_pool:
-            return None
+    def source(self, config: Topology, worker: WorkerConfig) -> ExecutableSource | WorkerSource:
+        """Return the source that watches the pods, and the nodes where the file names none.
+
+        Raises ConfigError for unusable credentials.
+        """
         # An import that is not used must not delay the start.
-        from roma.config.backends.pod_source import PodSource  # noqa: PLC0415
+        from roma.config.backends.pod_source import NodePool, PodSource  # noqa: PLC0415
 
-        return PodSource(config, worker)
-
-    def pool(self, config: Topology, worker: WorkerConfig) -> WorkerSource | None:
-        """Return the source that watches nodes and pods; None where the file names one node."""
-        if not worker.is_pool:
-            return None
-        from roma.config.backends.pod_source import NodePool  # noqa: PLC0415 - as above
-
-        return NodePool(config, worker)
+        return NodePool(config, worker) if worker.is_pool else PodSource(config, worker)

@@ -271,7 +271,7 @@ async def test_nodes_are_workers_by_their_labels_with_the_rendered_rights(
         config = load(file)
         settings = config.workers[0].pods.model_copy(update={"kubeconfig": kubeconfig})
         entry = config.workers[0].model_copy(update={"kubernetes": settings})
-        source = BACKENDS[BackendKind.KUBERNETES].pool(config, entry)
+        source = BACKENDS[BackendKind.KUBERNETES].source(config, entry)
         listed = contextlib.aclosing(source.lists())
         async with asyncio.timeout(60), listed as lists:
             assert await anext(lists) == ()
