@@ -111,12 +111,12 @@ class Demand:
         """True if nothing needs these cores, and they are given back by and by."""
         return DECAY in self.terms
 
-    def with_adjustment(self, cores: float, term: str, why: str | None = None) -> "Demand":
+    def with_adjustment(self, cores: float, term: str) -> "Demand":
         """Return the demand for `cores` instead; `term` records the difference."""
         if self.cores is None or cores == self.cores:
             return self
         terms = {**self.terms, term: self.terms.get(term, 0.0) + cores - self.cores}
-        return Demand(cores, self.why if why is None else why, terms, self.facts)
+        return Demand(cores, self.why, terms, self.facts)
 
     def clipped(self, lo: float, hi: float) -> "Demand":
         """Return the demand bounded to [lo, hi]; the term `clip` records the difference."""

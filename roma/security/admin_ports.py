@@ -51,9 +51,9 @@ log = logging.getLogger(__name__)
 class AdminPorts:
     """The admin listeners of a program and their connections. Create it in a running loop."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self) -> None:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.most = max(2, min(most, descriptors // 8))
+        self.most = max(2, min(MOST, descriptors // 8))
         self.open: dict[Handshake | AdminConnection, None] = {}
         """All connections, including those in their TLS handshake."""
         self.closed = 0

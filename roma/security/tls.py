@@ -50,9 +50,7 @@ class RenewedContext(ssl.SSLContext):
         return self._fresh.value.wrap_socket(*args, **options)
 
 
-def server_context(
-    tls: TlsConfig, key: str = "", alpn: Sequence[str] = ("http/1.1",)
-) -> RenewedContext:
+def server_context(tls: TlsConfig, key: str = "") -> RenewedContext:
     """Return a listener's context; with `client_ca`, callers must present a certificate.
 
     `key` is the section's key, with which faults begin.
@@ -65,7 +63,7 @@ def server_context(
             with naming(_within(key, "client_ca")):
                 _trust(context, tls.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-        context.set_alpn_protocols(list(alpn))
+        context.set_alpn_protocols(["http/1.1"])
         return context
 
     return RenewedContext.of(_paths(tls.certificate, tls.key, tls.client_ca), make)

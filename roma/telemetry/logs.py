@@ -23,6 +23,9 @@ Level = Literal["debug", "info", "warning", "error"]
 GRACE = 0.1
 """Seconds within which standard error must accept a line: its reader may be busy for a moment."""
 
+INTERVAL = 1.0
+"""Seconds in which frequent events of one label get one line."""
+
 PIECE = 1024
 """Characters that are written at once: at most a page, which a pipe that is writable has left."""
 
@@ -186,17 +189,14 @@ class _Window:
 
 
 class RateLimitedLogger:
-    """A logger for frequent events: one line per label and `interval` seconds.
+    """A logger for frequent events: one line per label and `INTERVAL` seconds.
 
-    The next line states how many were suppressed. Labels must be few: each is kept for `interval`.
+    The next line states how many were suppressed. Labels must be few: each is kept for `INTERVAL`.
     """
 
-    def __init__(
-        self, logger: logging.Logger, loop: asyncio.AbstractEventLoop, interval: float = 1.0
-    ) -> None:
+    def __init__(self, logger: logging.Logger, loop: asyncio.AbstractEventLoop) -> None:
         self._logger = logger
         self._loop = loop
-        self._interval = interval
         self._windows: dict[str, _Window] = {}
 
     def log(
@@ -227,7 +227,7 @@ class RateLimitedLogger:
         self._windows.clear()
 
     def _open(self, label: str, level: int, shared: dict[str, object]) -> None:
-        timer = self._loop.call_later(self._interval, self._on_end, label)
+        timer = self._loop.call_later(INTERVAL, self._on_end, label)
         self._windows[label] = _Window(level, shared, timer)
 
     def _on_end(self, label: str) -> None:
