@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from roma.config.backends.pod import executable_name
+from roma.config.backends.pod import own_name
 from roma.domain.errors import ActuationError
 from roma.kubernetes.client import ApiServerError
 from roma.kubernetes.limit_range import NO_BOUNDS, CpuBounds
@@ -153,7 +153,7 @@ class PodActuator:
 
     def _pods(self) -> dict[str, Pod]:
         return {
-            f"{executable_name(pod.name)}@{self._worker}": pod
+            f"{own_name(pod.name)}@{self._worker}": pod
             for pod in self._watch.pods.values()
             if self._node in (None, pod.node) and pod.is_served
         }

@@ -30,11 +30,6 @@ class NodeWorker(WorkerConfig):
         return self.pool
 
 
-def executable_name(pod: str) -> str:
-    """Return the executable's name for a pod's, which may be longer than a name can be."""
-    return pod[-_LONGEST:].lstrip("-.")
-
-
-def worker_name(node: str) -> str:
-    """Return the worker's name for a node's, likewise."""
-    return node[-_LONGEST:].lstrip("-.")
+def own_name(name: str) -> str:
+    """Return a name of ours for a pod's or a node's, which may be longer than ours can be."""
+    return name[-_LONGEST:].lstrip("-.")

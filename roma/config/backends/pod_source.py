@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from roma.config.backends.pod import NodeWorker, PodExecutable, executable_name, worker_name
+from roma.config.backends.pod import NodeWorker, PodExecutable, own_name
 from roma.config.topology import Topology
 from roma.config.workers import ExecutableConfig, WorkerConfig
 from roma.domain.errors import naming
@@ -80,7 +80,7 @@ class NodePool:
         known = self._listed.get(node)
         if known is not None and known.executables == own:
             return known
-        named = {"name": worker_name(node), "node": node, "nodeSelector": None}
+        named = {"name": own_name(node), "node": node, "nodeSelector": None}
         # Not validated: a node's name is no text that a person wrote.
         return NodeWorker.model_construct(
             **{**dict(self._worker), **named, "executables": own, "pool": self._worker.name}
@@ -182,7 +182,7 @@ class _Executables:
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         # Not validated: an address of the API server's is no text that a person wrote.
         return PodExecutable.model_construct(
-            name=executable_name(pod.name),
+            name=own_name(pod.name),
             url=f"http://{host}:{self._port}",
             model=pod.model,
             device=Device.CPU,

@@ -9,7 +9,7 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 
 from roma.config import schema
-from roma.config.backends.pod import executable_name
+from roma.config.backends.pod import own_name
 from roma.config.backends.pod_source import _Executables
 from roma.config.placement import executables
 from roma.domain.errors import ConfigError
@@ -188,9 +188,9 @@ def test_what_is_no_pod_is_refused(found):
 
 
 def test_the_end_of_a_long_name_is_kept():
-    assert executable_name("digits-6d5f-x2x") == "digits-6d5f-x2x"
-    assert executable_name("a" * 70 + "-6d5f-x2x") == "a" * 54 + "-6d5f-x2x"
-    assert executable_name("a" * 9 + "-" + "b" * 62) == "b" * 62
+    assert own_name("digits-6d5f-x2x") == "digits-6d5f-x2x"
+    assert own_name("a" * 70 + "-6d5f-x2x") == "a" * 54 + "-6d5f-x2x"
+    assert own_name("a" * 9 + "-" + "b" * 62) == "b" * 62
 
 
 CONFIG = {
