@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from roma.ui.report.columns import GAP, Numbers, Span
+from roma.ui.report.columns import GAP, Span
 from roma.ui.report.read import LIMITS, ExecutableTrack, ModelTrack, RecordedRun
 from supervisor.decision_log import Decision
 from supervisor.decision_text import Limit
@@ -60,17 +60,6 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class _EpisodeCounts:
-    """Cumulative sums of a model's seconds, computed once for all of its episodes."""
-
-    track: ModelTrack
-    response: Numbers
-    bad: Flags
-    ended: Numbers
-    broken: Numbers
-
-
-@dataclass(frozen=True, slots=True)
 class Word:
     """A decision of an episode; `when` names its moment in the episode."""
 
@@ -92,9 +81,9 @@ def episodes(run: RecordedRun) -> list[Episode]:
     """Return all episodes of all models, the worst first."""
     found = []
     for track in run.models.values():
-        counts = _EpisodeCounts(track, track.response, bad(track), track.ended, track.broken)
-        stretched = stretches(track, counts.bad)
-        found += [_episode(run, counts, first, last) for first, last in stretched]
+        flags = bad(track)
+        stretched = stretches(track, flags)
+        found += [_episode(run, track, flags, first, last) for first, last in stretched]
     return sorted(found, key=lambda e: (*(-x for x in e.severity), e.span.start, e.model))
 
 
@@ -147,19 +136,19 @@ def _gap(track: ModelTrack, before: int, after: int) -> bool:
     return bool((lost > GAP).any())
 
 
-def _episode(run: RecordedRun, counts: _EpisodeCounts, first: int, last: int) -> Episode:
-    track, part = counts.track, slice(first, last + 1)
-    response, seconds = counts.response[part], (track["at"] - track["start"])[part]
+def _episode(run: RecordedRun, track: ModelTrack, flags: Flags, first: int, last: int) -> Episode:
+    part = slice(first, last + 1)
+    response, seconds = track.response[part], (track["at"] - track["start"])[part]
     span = Span(float(track["start"][first]), float(track["at"][last]))
     known = not np.isnan(response).all()
     # Without response times, take the second with the most broken promises.
-    worst = int(np.nanargmax(response) if known else np.argmax(counts.broken[part]))
+    worst = int(np.nanargmax(response) if known else np.argmax(track.broken[part]))
     return Episode(
         model=track.name,
         span=span,
-        bad=float(seconds[counts.bad[part]].sum()),
-        ended=int(counts.ended[part].sum()),
-        broken=int(counts.broken[part].sum()),
+        bad=float(seconds[flags[part]].sum()),
+        ended=int(track.ended[part].sum()),
+        broken=int(track.broken[part].sum()),
         late=int(track["late"][part].sum()),
         refused=int(track.counted_refusals[part].sum()),
         failed=int(track["failed"][part].sum()),

@@ -134,12 +134,12 @@ class ModelTrack(Track):
             }
         )
 
-    @property
+    @cached_property
     def broken(self) -> Numbers:
         """Requests per second that were late, refused, failed or given up when too late."""
         return np.asarray(self["late"] + self._unanswered)
 
-    @property
+    @cached_property
     def ended(self) -> Numbers:
         """Requests per second that ended in a way that counts for the promise."""
         answered = self["answered_cpu"] + self["answered_gpu"] - self["invalid"]
@@ -155,7 +155,7 @@ class ModelTrack(Track):
         """Requests per second that broke the promise without an answer."""
         return np.asarray(self.counted_refusals + self["failed"] + self["cancelled_late"])
 
-    @property
+    @cached_property
     def response(self) -> Numbers:
         """The promise's statistic, or the age of the oldest request if higher; NaN: neither."""
         inside = np.where(self["waiting"] + self["in_flight"] > 0, self["oldest_age"], np.nan)
