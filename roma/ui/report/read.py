@@ -6,10 +6,10 @@ Lines truncated by a crash are skipped and noted; records of another kind are an
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
@@ -49,7 +49,6 @@ class Look(Moment):
     set_point: Finite
     statistic: Statistic
     budget: Annotated[float, Field(gt=0, le=0.5)] | None = None
-    refusals: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
