@@ -5,12 +5,12 @@ them); the swap limit equals the memory limit, else half of a leak goes unseen; 
 thread pools by CPU affinity, blind to quotas, so they are set; a CPU container sees no GPU.
 """
 
-import functools
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from roma.config.backends.docker import CONTAINER_GRPC_PORT, CONTAINER_PORT
 from roma.config.executable import Executable
@@ -39,9 +39,6 @@ MOST_PROCESSES = 4096
 DEFAULT_PERIOD = 100_000
 """The kernel's quota period in microseconds, which engines report as 0."""
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
 
 @dataclass(frozen=True, slots=True)
 class Container:
@@ -57,23 +54,19 @@ def owned(config: Config, worker: WorkerConfig) -> dict[str, str]:
     return {MANAGED: config.name, WORKER: worker.name}
 
 
-def _understood(read: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Return a function that raises EngineError for an answer of another shape than an engine's.
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    """Raise EngineError for an answer of another shape than an engine's.
 
     A proxy may stand in between, or another program.
     """
-
-    @functools.wraps(read)
-    def reads(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        try:
-            return read(*args, **kwargs)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise EngineError(f"{UNKNOWN} ({type(error).__name__}: {error})") from error
-
-    return reads
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise EngineError(f"{UNKNOWN} ({type(error).__name__}: {error})") from error
 
 
-@_understood
+@_understood()
 def listed(summary: Mapping[str, Any]) -> Container:
     """Return a container from the engine's list."""
     return Container(
@@ -81,7 +74,7 @@ def listed(summary: Mapping[str, Any]) -> Container:
     )
 
 
-@_understood
+@_understood()
 def check(found: Mapping[str, Any], config: Config, worker: WorkerConfig, name: str) -> None:
     """Raise BrokerRefused unless an inspected container is that executable, with a CPU quota."""
     container, labels = found["Name"].lstrip("/"), found["Config"]["Labels"] or {}
@@ -98,7 +91,7 @@ def check(found: Mapping[str, Any], config: Config, worker: WorkerConfig, name: 
         )
 
 
-@_understood
+@_understood()
 def reading(found: Mapping[str, Any], stats: Mapping[str, Any]) -> Reading:
     """Return the engine's reading of a container: the quota it set, and the kernel's counters.
 
