@@ -1,7 +1,6 @@
 """An actuator that logs and applies nothing: for dry-run, and hosts where no quota may be set."""
 
 import logging
-from collections import deque
 from collections.abc import Mapping
 
 from roma.domain.errors import ActuationError
@@ -11,24 +10,18 @@ from supervisor.executables import Reading
 WORTH_A_LINE = 0.05
 """Cores by which an allocation must differ from the last one logged."""
 
-KEPT = 100
-"""Number of ticks whose allocations are kept."""
-
 log = logging.getLogger(__name__)
 
 
 class RecordingActuator:
-    """Keeps the last requested allocations; `world`, if given, is still read."""
+    """Logs what is asked for; `world`, if given, is still read."""
 
     def __init__(self, world: Actuator | None = None) -> None:
         self._world = world
         self._logged: dict[str, float] = {}
-        self.asked: deque[dict[str, float]] = deque(maxlen=KEPT)
 
     async def apply(self, cores: Mapping[str, float]) -> Mapping[str, float | ActuationError]:
         """Log each changed allocation; nothing is applied, so nothing is confirmed."""
-        if cores:
-            self.asked.append(dict(cores))
         for name, wanted in cores.items():
             if abs(wanted - self._logged.get(name, 0.0)) >= WORTH_A_LINE:
                 self._logged[name] = wanted
