@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from roma.domain.errors import ExchangeError, in_words
+from roma.telemetry.tasks import background
 
 START_LIMIT: Final = 15.0
 """Seconds within which kubectl must listen; a log-in may ask a program of its own."""
@@ -37,12 +38,8 @@ class ClusterService:
 async def forwarded(at: ClusterService) -> AsyncIterator[str]:
     """Yield the URL of a Service on this machine; raise ExchangeError if kubectl cannot."""
     kubectl, port = await _started(at, 0)
-    keeping = asyncio.create_task(_keep(at, kubectl, port))
-    try:
+    async with background(_keep(at, kubectl, port)):
         yield f"http://127.0.0.1:{port}"
-    finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def _keep(at: ClusterService, kubectl: Process, port: int) -> None:

@@ -17,7 +17,7 @@ import stat
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import NoReturn
 
 import aiohttp
 
@@ -43,7 +43,7 @@ from roma.domain.errors import (
     in_words,
 )
 from roma.security import exposure, peers
-from roma.telemetry.tasks import stop_signal
+from roma.telemetry.tasks import background, stop_signal, until_one_ends
 from supervisor.cgroups import Group, Hierarchy, find_hierarchy
 
 log = logging.getLogger(__name__)
@@ -125,8 +125,8 @@ class Deployment:
         await asyncio.gather(*(child.stop() for child in self.executables.values()))
         await asyncio.gather(*(s.aclose() for s in (self._cgroups, *self._added.values())))
 
-    async def failed(self) -> LaunchError:
-        """Wait until a program gives up for good, or no model server can run; return the reason.
+    async def failed(self) -> NoReturn:
+        """Wait until a program gives up for good, or no model server can run; raise the reason.
 
         Where the file has changed meanwhile, what it says of model servers can be put right there.
         """
@@ -137,13 +137,13 @@ class Deployment:
             faults = [c.fault for c in self.executables.values() if c.fault is not None]
             is_first = self.config is self._first and self._is_alone
             if faults and len(faults) == len(self.executables) and is_first:
-                return faults[0]
+                raise faults[0]
             for lease in self._leases:
                 if lease.done():
                     lease.result()  # raise the bug that ended it
             done, _ = await asyncio.wait(fatal, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
             if done:
-                return done.pop().result()
+                raise done.pop().result()
 
     async def follow(self, config: Config) -> None:
         """Switch to the models of `config`, the file's new content, without disturbing the others.
@@ -330,31 +330,17 @@ async def _serve(config: Config, file: Path, told: asyncio.Event, *, insecure: b
         g = config.gateway
         log.info("models: %s/v1/models/{%s}", g.url, ",".join(config.models))
         log.info("live page: %s/", g.admin_url)
-        tasks: list[asyncio.Task[Any]] = [
-            asyncio.create_task(deployment.failed()),
-            asyncio.create_task(_follow(deployment, file, told)),
-        ]
-        telling = asyncio.create_task(_announce(deployment))
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (*tasks, telling):
-                task.cancel()
-            await asyncio.gather(*tasks, telling, return_exceptions=True)
-        raise done.pop().result()
+        async with background(_announce(deployment)):
+            await until_one_ends(deployment.failed(), _follow(deployment, file, told))
 
 
 async def _announce(deployment: Deployment) -> None:
     """Log when the models are served, and again when the set of models changes."""
     while True:
         config = deployment.config
-        saying = asyncio.create_task(announce(config, deployment.executables))
-        try:
+        async with background(announce(config, deployment.executables)):
             while deployment.config is config:
                 await asyncio.sleep(LOOK)
-        finally:
-            saying.cancel()
-            await asyncio.gather(saying, return_exceptions=True)
 
 
 async def _follow(deployment: Deployment, file: Path, told: asyncio.Event) -> None:

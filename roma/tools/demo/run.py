@@ -185,7 +185,7 @@ class _Demo:
             raise LaunchError(f"the models were not ready within {READY_LIMIT:g} s") from None
         finally:
             failed.cancel()
-        raise failed.result()
+        failed.result()
 
     async def _measure(self, model: plan.DemoModel, url: str, watch: DemoWatch) -> ModelProfile:
         """Return what one request costs here, from the kernel's own accounting.
