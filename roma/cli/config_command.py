@@ -11,7 +11,7 @@ from roma.cli.options import ConfigFile
 from roma.config.placement import executables
 from roma.config.schema import Config
 from roma.deploy.model_paths import unservable
-from roma.domain.errors import ConfigError, naming
+from roma.domain.errors import naming
 from roma.domain.model import Device
 from roma.domain.words import counted
 from roma.security import api_keys, exposure, peers, tokens
@@ -28,12 +28,8 @@ command = typer.Typer(
 def check(file: ConfigFile) -> None:
     """Validate FILE; print one line per fault."""
     loaded = checked(file)
-    try:
+    with naming(str(file)):
         exposure.check(exposure.of_all(loaded))
-    except ConfigError as error:
-        raise ConfigError(
-            "\n".join(f"{file}: {line}" for line in str(error).split("\n"))
-        ) from error
     _check_secrets(loaded)
     count = len(executables(loaded))
     models = len(loaded.models)

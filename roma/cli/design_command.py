@@ -13,7 +13,7 @@ import typer
 from roma.cli import design_report as report
 from roma.cli import extras
 from roma.cli.options import choice
-from roma.domain.errors import ConfigError
+from roma.domain.errors import ConfigError, naming
 
 if TYPE_CHECKING:
     from controllers.design.identify import Fit
@@ -350,7 +350,5 @@ def _fitted(
 
     if run is None and file is not None:
         run = design.read(file)
-    try:
+    with naming(str(file or "synthetic run")):
         return design.main(run, dead_time, least_response)
-    except ConfigError as error:
-        raise ConfigError(f"{file or 'synthetic run'}: {error}") from error

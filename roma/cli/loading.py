@@ -5,17 +5,15 @@ from pathlib import Path
 from controllers import registry
 from roma.config import schema
 from roma.config.schema import Config
-from roma.domain.errors import ConfigError
+from roma.domain.errors import naming
 from roma.telemetry import logs
 
 
 def checked(file: Path) -> Config:
     """Load a file and check what only the registries know; raises ConfigError."""
     loaded = schema.load(file)
-    try:
+    with naming(str(file)):
         registry.build(loaded.control.law, loaded.control.gains)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
     return loaded
 
 

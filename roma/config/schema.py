@@ -65,10 +65,8 @@ def learned_policy(
         found = policy_file.load(quality.policy)
     (model,) = models
     variants = model.variants or (Variant(model.name, 1.0),)
-    try:
+    with naming(f"{_POLICY}: {quality.policy}"):
         found.check(variants, width=quality.bin, utility=quality.utility)
-    except ConfigError as error:
-        raise ConfigError(f"{_POLICY}: {quality.policy}: {error}") from error
     return found
 
 
