@@ -31,11 +31,6 @@ class PullPolicy(StrEnum):
     NEVER = "Never"
 
 
-@command.callback()
-def group() -> None:
-    """Write a deployment for other tools."""
-
-
 @command.command()
 def compose(
     file: ConfigFile,

@@ -28,7 +28,6 @@ from roma.kubernetes.pods import MODEL_LABEL
 
 ANY = "0.0.0.0"  # noqa: S104 - of a pod's own network
 ANY_V6 = "::"
-MOST_GATEWAYS = 16
 _IMAGE = TypeAdapter(Image)
 HEADER = "# Written by `roma render kubernetes {source}`: change that file and render again.\n"
 
@@ -54,7 +53,7 @@ def render(config: Config, source: Path, images: Images, gateways: int) -> dict[
     `source` is the file that `config` was loaded from.
     """
     _check_names(config, images)
-    _check(config, gateways)
+    _check(config)
     secrets.refuse(config, source)
     pull, namespace = images.pull_policy, common.namespace(config)
     inside = _inside(config, gateways, namespace)
@@ -104,7 +103,7 @@ def _check_names(config: Config, images: Images) -> None:
             raise ConfigError(f"models.{name} = {name}: {bound}")
 
 
-def _check(config: Config, gateways: int) -> None:
+def _check(config: Config) -> None:
     for worker in config.workers:
         if not worker.is_discovered:
             raise ConfigError(
@@ -133,8 +132,6 @@ def _check(config: Config, gateways: int) -> None:
     if g.processes > 1:
         bound = "1: the gateway's pods are several (--gateways)"
         raise ConfigError(f"gateway.processes = {g.processes}: must be {bound}")
-    if not 1 <= gateways <= MOST_GATEWAYS:
-        raise ConfigError(f"--gateways = {gateways}: must be from 1 to {MOST_GATEWAYS}")
 
 
 def _check_replicas(config: Config, nodes: int) -> None:
