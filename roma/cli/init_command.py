@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import math
 import os
 import re
@@ -18,8 +17,6 @@ from roma.deploy.model_paths import unservable
 from roma.domain.errors import ConfigError
 from roma.tools.demo.ports import free_ports
 from roma.tools.profiling import inputs, machine, measure, plan
-
-log = logging.getLogger(__name__)
 
 RESERVED = 0.3
 """Share of the machine's cores that the gateway and everything else keep, as in the demo."""

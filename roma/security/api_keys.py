@@ -35,10 +35,6 @@ from roma.config.workers import Name
 from roma.config.yaml_file import Fault, Section
 from roma.domain.errors import ConfigError
 
-TOKEN = re.compile(r"roma_([a-z]{8})_[A-Za-z0-9_-]{43}")
-"""Format of a token. A key's id is eight letters, which YAML never reads as a number or a
-boolean."""
-
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -142,7 +138,10 @@ def expired(loaded: Keys, now: datetime) -> list[str]:
 
 
 def new_id() -> str:
-    """Return a random id, one of 2·10¹¹, so that collisions are unlikely."""
+    """Return a random id, one of 2·10¹¹, so that collisions are unlikely.
+
+    It is eight letters, which YAML never reads as a number or a boolean.
+    """
     return "".join(secrets.choice(string.ascii_lowercase) for _ in range(8))
 
 
