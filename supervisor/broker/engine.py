@@ -83,8 +83,8 @@ class Engine:
             raise EngineError(f"engine {self._address}: list of containers: {UNKNOWN}")
         return found
 
-    async def create(self, name: str, specification: Mapping[str, Any]) -> str:
-        """Create a container; return its id.
+    async def create(self, name: str, specification: Mapping[str, Any]) -> None:
+        """Create a container.
 
         A caller that is cancelled waits for the answer, since the engine goes on.
         """
@@ -96,7 +96,6 @@ class Engine:
         )
         if not isinstance(made, dict) or "Id" not in made:
             raise EngineError(f"engine {self._address}: create {name}: {UNKNOWN}")
-        return str(made["Id"])
 
     async def pull(self, image: str) -> None:
         """Fetch an image; minutes for a large one. The login is the one `docker login` keeps."""
