@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from roma.cli import extras
 from roma.config import file_edit
 from roma.domain.errors import ConfigError
 from roma.telemetry.logs import escaped
@@ -24,12 +25,9 @@ def command(
     title: Annotated[str | None, typer.Option(help="Default: the name of the directory.")] = None,
 ) -> None:
     """Write one page on RUN: promises, cores, what went wrong when, and why."""
-    try:
-        from roma.ui.report.build import build
-    except ImportError as error:
-        raise ConfigError(
-            f"roma report needs {error.name}: pip install 'roma-control-plane[design]'"
-        ) from error
+    extras.required("roma report", "design", "matplotlib")
+    from roma.ui.report.build import build
+
     try:
         report = build(run, title=title, pictures=png)
         out.parent.mkdir(parents=True, exist_ok=True)
