@@ -53,11 +53,7 @@ class Gpus:
             return self
         try:
             pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            log.info("no GPUs: NVML: %s", error)
-            return self
-        self._nvml = pynvml
-        try:
+            self._nvml = pynvml
             # NVML looks for GPUs once, when it is initialised: a lost one keeps its index.
             self._count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
