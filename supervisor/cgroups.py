@@ -45,7 +45,12 @@ class Group(ABC):
         self.burst = burst
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.directories[0]}>"
+        return f"<{type(self).__name__} {self._cpu}>"
+
+    @property
+    def _cpu(self) -> Path:
+        """The directory of its cpu controller."""
+        return self.directories[0]
 
     def create(self) -> None:
         """Create the group, unlimited, with the quota period set."""
@@ -66,7 +71,7 @@ class Group(ABC):
     def pids(self) -> list[int]:
         """Return the processes in the group; empty if there is no group."""
         try:
-            return [int(line) for line in _read(self.directories[0] / "cgroup.procs").split()]
+            return [int(line) for line in _read(self._cpu / "cgroup.procs").split()]
         except ActuationError:
             return []
 
@@ -90,7 +95,7 @@ class Group(ABC):
         self.raise_burst(quota)
         bandwidth = self._bandwidth()
         if bandwidth is None:
-            raise ActuationError(f"{self.directories[0]}: quota reads back as unlimited")
+            raise ActuationError(f"{self._cpu}: quota reads back as unlimited")
         return units.cores_from_quota(*bandwidth)
 
     def lower_burst(self, quota: int) -> None:
@@ -120,8 +125,8 @@ class Group(ABC):
         try:
             return int(self._burst_file.read_text())
         except FileNotFoundError as error:
-            if not self.directories[0].exists():
-                raise ActuationError(f"{self.directories[0]}: {error.strerror}") from error
+            if not self._cpu.exists():
+                raise ActuationError(f"{self._cpu}: {error.strerror}") from error
             return None
         except OSError as error:
             raise ActuationError(f"{self._burst_file}: {error.strerror}") from error
@@ -169,10 +174,6 @@ class Group(ABC):
 class GroupV1(Group):
     """A group in version 1: `directories` are its cpu and cpuacct ones (often the same mount)."""
 
-    @property
-    def _cpu(self) -> Path:
-        return self.directories[0]
-
     def set_weight(self, weight: float) -> None:
         """Write `cpu.shares`, 2 at least."""
         _write(self._cpu / "cpu.shares", str(max(2, round(1024 * weight))))
@@ -203,37 +204,33 @@ class GroupV1(Group):
 class GroupV2(Group):
     """A group in version 2, which has one hierarchy: `directories` has one member."""
 
-    @property
-    def _dir(self) -> Path:
-        return self.directories[0]
-
     def set_weight(self, weight: float) -> None:
         """Write `cpu.weight`, 1 at least."""
-        _write(self._dir / "cpu.weight", str(max(1, round(100 * weight))))
+        _write(self._cpu / "cpu.weight", str(max(1, round(100 * weight))))
 
     def _usage(self) -> tuple[float, dict[str, int]]:
-        stat = _table(self._dir / "cpu.stat")
+        stat = _table(self._cpu / "cpu.stat")
         return units.seconds_from_us(stat["usage_usec"]), stat
 
     def _waited(self) -> float | None:
         try:
-            return parse_some((self._dir / "cpu.pressure").read_text())
+            return parse_some((self._cpu / "cpu.pressure").read_text())
         except OSError:  # no PSI, or switched off
             return None
 
     @property
     def _burst_file(self) -> Path:
-        return self._dir / "cpu.max.burst"
+        return self._cpu / "cpu.max.burst"
 
     def _set_quota(self, quota: int) -> None:
-        _write(self._dir / "cpu.max", f"{quota} {units.period_us(self.period)}")
+        _write(self._cpu / "cpu.max", f"{quota} {units.period_us(self.period)}")
 
     def _bandwidth(self) -> tuple[int, int] | None:
-        quota, period = _read(self._dir / "cpu.max").split()
+        quota, period = _read(self._cpu / "cpu.max").split()
         return None if quota == "max" else (int(quota), int(period))
 
     def _set_unlimited(self) -> None:
-        _write(self._dir / "cpu.max", f"max {units.period_us(self.period)}")
+        _write(self._cpu / "cpu.max", f"max {units.period_us(self.period)}")
 
 
 SELF = "roma.self"
