@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from pydantic import TypeAdapter
@@ -87,12 +88,7 @@ class ServerMeters:
                 return known
             known.close()
 
-        def answered(status: int, body: bytes) -> None:
-            self._take(name, status, body)
-
-        def failed(why: str) -> None:
-            self._complain(name, why)
-
+        answered, failed = partial(self._take, name), partial(self._complain, name)
         found = self._connections[name] = PodConnection(address, CPU_PATH, answered, failed)
         return found
 
