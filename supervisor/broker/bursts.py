@@ -23,7 +23,7 @@ class Bursts:
         self._hierarchy = _hierarchy(worker)
         if self._hierarchy is None and config.control.cfs_burst:
             log.warning("worker %s: no cgroup files here: quotas have no burst", worker.name)
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, Group | None] = {}
         self._failed = False
 
     def lower(self, container: str, quota: int) -> None:
@@ -55,12 +55,9 @@ class Bursts:
         group = self._groups.get(container)
         if group is None or not group.directories[0].exists():
             control = self._control
-            group = container_group(
+            group = self._groups[container] = container_group(
                 self._hierarchy, container, control.cfs_period, control.cfs_burst
             )
-            self._groups.pop(container, None)
-            if group is not None:
-                self._groups[container] = group
         return group
 
 
