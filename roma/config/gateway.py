@@ -183,16 +183,12 @@ class GatewayConfig(Section):
     @property
     def exchange_address(self) -> tuple[str, int]:
         """Host and port of the supervisors' exchange."""
-        if self.exchange_port is None:
-            return self.admin_host, self.admin_port
-        return self.exchange_host or self.admin_host, self.exchange_port
+        return self.exchange_host or self.admin_host, self.exchange_port or self.admin_port
 
     @property
     def metrics_address(self) -> tuple[str, int]:
         """Host and port of /metrics."""
-        if self.metrics_port is None:
-            return self.admin_host, self.admin_port
-        return self.metrics_host or self.admin_host, self.metrics_port
+        return self.metrics_host or self.admin_host, self.metrics_port or self.admin_port
 
     @property
     def url(self) -> str:
