@@ -4,7 +4,6 @@
 """
 
 import json
-import re
 from importlib import resources
 from typing import Any
 
@@ -16,18 +15,3 @@ def dashboard() -> dict[str, Any]:
     text = resources.files("roma.deploy").joinpath("grafana.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
-
-
-def queries(model: str) -> list[str]:
-    """Return every query of the dashboard, as Grafana asks it for one model in all namespaces.
-
-    A variable that may have several values is escaped as a regular expression in PromQL's quotes,
-    also where it has one.
-    """
-    value = re.sub(r"[$^*{}\[\]'+?.()|]", r"\\\\\g<0>", model)
-    # Without Kubernetes nothing has a namespace, which .* matches.
-    return [
-        target["expr"].replace("$model", value).replace("$namespace", ".*")
-        for panel in dashboard()["panels"]
-        for target in panel.get("targets", ())
-    ]

@@ -2,9 +2,25 @@
 
 import contextlib
 import json
+import re
 import subprocess
 
-from roma.deploy import monitoring
+from roma.deploy import grafana, monitoring
+
+
+def queries(model):
+    """Every query of the dashboard, as Grafana asks it for one model in all namespaces.
+
+    A variable that may have several values is escaped as a regular expression in PromQL's quotes,
+    also where it has one.
+    """
+    value = re.sub(r"[$^*{}\[\]'+?.()|]", r"\\\\\g<0>", model)
+    # Without Kubernetes nothing has a namespace, which .* matches.
+    return [
+        target["expr"].replace("$model", value).replace("$namespace", ".*")
+        for panel in grafana.dashboard()["panels"]
+        for target in panel.get("targets", ())
+    ]
 
 
 class Prometheus:

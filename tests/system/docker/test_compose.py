@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 
 from roma.cli.app import app
 from roma.config import schema as roma_config
-from roma.deploy import grafana
 from roma.deploy.compose import render
 from roma.domain.errors import ConfigError
 from roma.tools.demo.ports import free_ports
 from supervisor.cgroups import container_group, container_hierarchy
 from tests.support.engine import docker
+from tests.support.prometheus import queries
 from tests.support.up import Up
 
 COMPOSE = Path(__file__).parents[3] / "compose"
@@ -303,7 +303,7 @@ async def test_the_stack_comes_up_answers_moves_quotas_and_leaves_nothing(
         await until(lambda: asked(requests)[0]["value"][1] == str(sent.sent))
         # No GPU here, nothing answered in the last second, no law at work on an idle model.
         absent = ("roma_gpu", "roma_response_time", "roma_controller_term")
-        for query in grafana.queries("a"):
+        for query in queries("a"):
             if not query.startswith(absent):
                 await until(lambda query=query: asked(query))
         rules = json.loads(Up.get(f"http://127.0.0.1:{metrics}", "/api/v1/rules")[1])

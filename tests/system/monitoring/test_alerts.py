@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
-from roma.deploy import grafana
 from roma.deploy.alerts import ALERTS, BURNS, WINDOWS, rules
+from tests.support import prometheus
 
 DAY = 24 * 60
 
@@ -234,7 +234,7 @@ def test_each_case_fires_what_it_must_and_nothing_else(long, tmp_path, promtool)
 def test_the_dashboard_asks_for_the_burn_rates_of_each_namespace_apart(tmp_path, promtool):
     (tmp_path / "alerts.yaml").write_text(json.dumps(rules()))
     series = in_two_namespaces((60, 0.3))
-    queries = [query for query in grafana.queries("m") if "roma_sla_budget_ratio" in query]
+    queries = [query for query in prometheus.queries("m") if "roma_sla_budget_ratio" in query]
     assert len(queries) == len(WINDOWS) - 1
     test = {
         "interval": "1m",

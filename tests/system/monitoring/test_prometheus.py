@@ -10,7 +10,7 @@ from aiohttp import ClientSession, web
 
 from dispatcher.live import app as dispatcher_app
 from roma.config import schema
-from roma.deploy import alerts, grafana
+from roma.deploy import alerts
 from roma.tools.demo.ports import free_ports
 from roma.tools.load import Stream, run_load
 from supervisor.assembly import build_core
@@ -20,7 +20,7 @@ from supervisor.live.gpus import GpuReading
 from supervisor.live.loop import ControlLoop
 from supervisor.live.peer import Peer
 from tests.protocol.gateway.conftest import FakeModelServer
-from tests.support.prometheus import Prometheus
+from tests.support.prometheus import Prometheus, queries
 
 SLA, PERIOD = 0.15, 0.2
 
@@ -166,7 +166,7 @@ async def test_prometheus_adds_up_to_what_the_load_generator_counted(deployment)
     load = asyncio.create_task(run_load(streams, url, timeout=2.0))
     conditions = [c.value for alert in alerts.ALERTS for c in alert.conditions]
     recorded = [alerts.recorded(w) for w in alerts.WINDOWS]
-    asked = [*grafana.queries(MODELS[0]), *conditions, *recorded]
+    asked = [*queries(MODELS[0]), *conditions, *recorded]
     missing = await without_data(prometheus, session, asked)
     report = await load
     assert missing == []

@@ -25,6 +25,7 @@ from supervisor.live import api
 from supervisor.live.gpus import GpuReading, Gpus
 from supervisor.live.loop import ControlLoop
 from supervisor.live.metrics import collect
+from tests.support.prometheus import queries
 
 MODEL = ModelSpec("m", Sla.within(0.5, 0.02), 1.0)
 GPU_READING = GpuReading(0, "a GPU", 0.5, 1 << 30, 2 << 30)
@@ -147,7 +148,7 @@ def test_dashboard_and_alerts_ask_for_metrics_that_exist():
     recorded = {alerts.recorded(window).partition(":")[2] for window in alerts.WINDOWS}
     asked = {
         name
-        for query in [*grafana.queries("m"), *rules]
+        for query in [*queries("m"), *rules]
         for name in re.findall(r"roma_\w+(?::\w+)?", query)
     }
     assert asked - names - recorded == set()
@@ -176,7 +177,7 @@ def test_curves_of_several_namespaces_are_told_apart():
 
 
 def test_every_curve_is_of_the_chosen_namespaces():
-    for query in grafana.queries("m"):
+    for query in queries("m"):
         names = re.findall(r"roma_\w+(?::\w+)*", query)
         assert len(names) == query.count('{namespace=~".*"'), query
 
