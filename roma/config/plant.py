@@ -5,7 +5,6 @@ which takes precedence. Times are seconds, CPU is cores, cost is core-seconds pe
 """
 
 from decimal import Decimal
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -28,14 +27,6 @@ def _as_text(value: object) -> object:
     return f"{Decimal(repr(value)):f}" if isinstance(value, (int, float)) else value
 
 
-class LoadKind(StrEnum):
-    """Shape of a load."""
-
-    PROFILE = "profile"
-    ON_OFF = "on_off"
-    TRACE = "trace"
-
-
 class LoadConfig(Section):
     """Load of one model: exactly one of `profile`, `on_off`, `trace`."""
 
@@ -56,11 +47,11 @@ class LoadConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "LoadConfig":
-        given = [k for k in LoadKind if getattr(self, k) is not None]
+        own = {"profile": ("step", "process"), "on_off": ("process",), "trace": ("kind", "column")}
+        given = [k for k in own if getattr(self, k) is not None]
         if len(given) != 1:
             shown = ", ".join(given) or "none"
-            raise Fault("given", shown, f"exactly one of {', '.join(LoadKind)}")
-        own = {"profile": ("step", "process"), "on_off": ("process",), "trace": ("kind", "column")}
+            raise Fault("given", shown, f"exactly one of {', '.join(own)}")
         for key in ("step", "process", "kind", "column"):
             value = getattr(self, key)
             if key not in own[given[0]] and value != type(self).model_fields[key].default:
