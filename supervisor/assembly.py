@@ -41,16 +41,16 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
     specs, control = {spec.name: spec for spec in config.model_specs}, config.control
     found = []
     for e in controlled(config, worker):
-        name = e.spec.models[0]
+        name, maximum = e.spec.models[0], _maximum(e, worker)
         settings, on_gpu = config.models[name], name in on_gpus
         made = Managed(
             name=e.name,
             model=specs[name],
             minimum=e.min_cores,
-            maximum=_maximum(e, worker),
+            maximum=maximum,
             initial=e.spec.cores,
             replicas=tuple([replica for _, replica in replicas[name]]),
-            smaller=_smaller(replicas[name], _maximum(e, worker)),
+            smaller=tuple(sorted(r for r in replicas[name] if r[0] < maximum)),
             cost=None if settings.profile is None else settings.profile.cost,
             threads=e.spec.threads,
             in_flight=e.spec.in_flight,
@@ -67,11 +67,6 @@ def managed(config: Config, worker: WorkerConfig) -> list[Managed]:
 
 def _maximum(executable: Executable, worker: WorkerConfig) -> float:
     return min(executable.max_cores, worker.allocatable)
-
-
-def _smaller(replicas: list[tuple[float, str]], maximum: float) -> tuple[tuple[float, str], ...]:
-    """Return the replicas that can have fewer cores than `maximum`, the smallest first."""
-    return tuple(sorted(r for r in replicas if r[0] < maximum))
 
 
 def unmet_idle_minima(config: Config, worker: WorkerConfig) -> dict[str, float]:
