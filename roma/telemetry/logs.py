@@ -71,11 +71,11 @@ class ConsoleFormatter(logging.Formatter):
 
     def formatException(self, ei: object) -> str:  # noqa: N802
         """Return the traceback."""
-        return _indented(super().formatException(ei))  # type: ignore[arg-type]
+        return _lines(super().formatException(ei), _INDENT)  # type: ignore[arg-type]
 
     def formatStack(self, stack_info: str) -> str:  # noqa: N802
         """Return the stack at which the record was made."""
-        return _indented(stack_info)
+        return _lines(stack_info, _INDENT)
 
 
 class JsonFormatter(logging.Formatter):
@@ -250,10 +250,6 @@ def _plain(value: object) -> object:
     return value if isinstance(value, int) else escaped(str(value))
 
 
-def _indented(text: str) -> str:
-    return "\n".join(_INDENT + escaped(line) for line in text.split("\n"))
-
-
-def _lines(text: str) -> str:
-    """Keep line breaks, which JSON escapes."""
-    return "\n".join(escaped(line) for line in text.split("\n"))
+def _lines(text: str, indent: str = "") -> str:
+    """Escape all but line breaks, which JSON escapes, and which no line can forge if indented."""
+    return "\n".join(indent + escaped(line) for line in text.split("\n"))
