@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from roma.config.schema import Config
 from roma.config.sources import Sources
@@ -186,12 +186,7 @@ async def learn_late(config: Config, sources: Sources) -> None:
 def _pod_sources(config: Config, sources: Sources) -> "Iterator[PodSource | NodePool]":
     for worker in config.workers:
         if worker.backend is BackendKind.KUBERNETES:
-            # An import that is not used must not delay the start.
-            from roma.config.backends.pod_source import NodePool, PodSource  # noqa: PLC0415
-
-            source = sources.of(worker)
-            assert isinstance(source, PodSource | NodePool)
-            yield source
+            yield cast("PodSource | NodePool", sources.of(worker))
 
 
 async def _learn_version(source: "PodSource | NodePool") -> None:
@@ -242,11 +237,9 @@ async def _pods(
 ) -> AsyncIterator[tuple[Actuator, Mode]]:
     """Yield an actuator on the pods of a node, whichever there are."""
     # An import that is not used must not delay the start.
-    from roma.config.backends.pod_source import NodePool, PodSource  # noqa: PLC0415
     from supervisor.actuators.pods import PodActuator  # noqa: PLC0415
 
-    source = context.sources.of(worker)
-    assert isinstance(source, PodSource | NodePool)
+    source = cast("PodSource | NodePool", context.sources.of(worker))
     period, watch = config.period(worker), source.watch
     meters = _pod_meters(worker, watch, period)
     actuator = PodActuator(
