@@ -124,7 +124,7 @@ def _facts(c: Content) -> Html:
         facts["requests"] = _number(sum(s.requests for s in c.summaries))
         facts["broke their promise"] = share(broken / ended if ended else 0.0)
     if c.workers:
-        cores = total(dict(c.workers))
+        cores = total(c.workers)
         facts["core-seconds applied"] = f"{cores.applied:,.1f}"
         facts["core-seconds used"] = f"{cores.used:,.1f}"
         facts["all cores, always"] = f"{cores.all:,.1f}"
@@ -153,7 +153,7 @@ def _models_table(c: Content) -> Iterable[Html]:
         "core-s used",
     )
     yield table(columns, (_model_row(s) for s in c.summaries), words=3)
-    cores = total(dict(c.workers)) if c.workers else None
+    cores = total(c.workers) if c.workers else None
     if cores is not None and cores.saved is not None:
         yield tag(
             "p",

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,7 +109,7 @@ def _capacity(tracks: list[ExecutableTrack]) -> float:
     return float(total)
 
 
-def total(parts: dict[str, Cores]) -> Cores:
+def total(parts: Mapping[str, Cores]) -> Cores:
     """Return the sum over all workers."""
     return Cores(
         *(sum(getattr(c, name) for c in parts.values()) for name in Cores.__dataclass_fields__)
