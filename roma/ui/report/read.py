@@ -354,10 +354,12 @@ def _records(
             try:
                 record = adapter.validate_json(line)
             except ValidationError as error:
-                if _cut_off(error) and (good or not line.endswith(b"\n")):
+                fault = error.errors(include_url=False, include_input=False)[0]
+                if fault["type"] == "json_invalid" and (good or not line.endswith(b"\n")):
                     cut.append(number)
                     continue
-                raise DecisionLogError(f"{path}:{number}: not {what}: {_fault(error)}") from error
+                said = ": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"])))
+                raise DecisionLogError(f"{path}:{number}: not {what}: {said}") from error
             good += 1
             yield record, begin
     if cut:
@@ -368,13 +370,3 @@ def _records(
             f"{path.name}: {lines} cut off and left out: a program was killed while it wrote, "
             "or it is still writing."
         )
-
-
-def _cut_off(error: ValidationError) -> bool:
-    return error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid"
-
-
-def _fault(error: ValidationError) -> str:
-    fault = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in fault["loc"])
-    return f"{where}: {fault['msg']}" if where else fault["msg"]
