@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from roma.domain.words import counted
 from roma.ui.report.clock import Clock, milliseconds
-from roma.ui.report.columns import Span
 from roma.ui.report.episodes import Episode, main_limit
 from roma.ui.report.read import RecordedRun
 from roma.ui.report.summary import ModelSummary
@@ -86,10 +85,11 @@ def _broken(run: RecordedRun, s: ModelSummary, episodes: Sequence[Episode], cloc
     said = f"{s.model} broke its promise in {share(s.broken_share)} of requests"
     if not mine:
         return f"{said}, a few at a time."
-    span = Span(min(e.span.start for e in mine), max(e.span.end for e in mine))
+    start, end = min(e.span.start for e in mine), max(e.span.end for e in mine)
+    span = f"{clock.time(start)} and {clock.time(end)}"
     limits = sum((e.limits for e in mine), Counter[Limit]())
     times = "" if len(mine) == 1 else f" in {len(mine)} episodes"
-    return f"{said}, mostly{times} between {_and(clock, span)}, {why(run, s.model, limits)}."
+    return f"{said}, mostly{times} between {span}, {why(run, s.model, limits)}."
 
 
 def _brief(episodes: Sequence[Episode], clock: Clock) -> str:
@@ -106,7 +106,3 @@ def _brief(episodes: Sequence[Episode], clock: Clock) -> str:
         f"Over the whole run {whose} kept within what was promised in spite of {count}"
         f"{which}{also} from {clock.between(e.span)}{worst}."
     )
-
-
-def _and(clock: Clock, span: Span) -> str:
-    return f"{clock.time(span.start)} and {clock.time(span.end)}"
