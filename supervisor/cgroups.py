@@ -213,10 +213,7 @@ class GroupV2(Group):
         return units.seconds_from_us(stat["usage_usec"]), stat
 
     def _waited(self) -> float | None:
-        try:
-            return parse_some((self._cpu / "cpu.pressure").read_text())
-        except OSError:  # no PSI, or switched off
-            return None
+        return pressure(self._cpu / "cpu.pressure")
 
     @property
     def _burst_file(self) -> Path:
@@ -347,6 +344,14 @@ def container_group(
     except OSError:  # some group went while it was looked into: the next call looks again
         return None
     return None
+
+
+def pressure(file: Path) -> float | None:
+    """Return the seconds in which some task waited for a CPU, by a file of the kernel's PSI."""
+    try:
+        return parse_some(file.read_text())
+    except OSError:  # no PSI, or switched off (psi=0)
+        return None
 
 
 def _mounts(mountinfo: Path) -> list[tuple[str, set[str], Path]]:

@@ -6,7 +6,8 @@ A container engine's host other than this one cannot be read here.
 import os
 from pathlib import Path
 
-from supervisor.contention import HostReading, parse_some
+from supervisor.cgroups import pressure
+from supervisor.contention import HostReading
 
 PROC = Path("/proc")
 
@@ -27,11 +28,5 @@ def read_host(proc: Path = PROC) -> HostReading | None:
     if cpus < 1 or len(ticks) <= _STEAL or not any(ticks):
         return None
     busy = sum(ticks) - ticks[_IDLE] - ticks[_IOWAIT] - ticks[_STEAL]
-    return HostReading(cpus, busy / _TICK, ticks[_STEAL] / _TICK, _waited(proc))
-
-
-def _waited(proc: Path) -> float | None:
-    try:
-        return parse_some((proc / "pressure" / "cpu").read_text())
-    except OSError:  # no PSI, or switched off (psi=0)
-        return None
+    waited = pressure(proc / "pressure" / "cpu")
+    return HostReading(cpus, busy / _TICK, ticks[_STEAL] / _TICK, waited)
