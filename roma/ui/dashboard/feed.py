@@ -24,9 +24,7 @@ class Dashboard:
 
     def __init__(self, name: str, links: Mapping[str, str] | None = None) -> None:
         self.history = History()
-        self._links = dict(links or {})
-        self.view = DashboardView(name, 0.0, [], [], self._links)
-        self._name = name
+        self.view = DashboardView(name, 0.0, [], [], dict(links or {}))
         self._moments = Moments()
         self._arrived: dict[str, int] = {}
 
@@ -69,7 +67,7 @@ class Dashboard:
             if m.model in models
         ]
         rows.sort(key=lambda row: (row.state.rank, -(row.error or 0.0), row.model))
-        self.view = DashboardView(self._name, at, list(workers.values()), rows, self._links)
+        self.view = replace(self.view, at=at, workers=list(workers.values()), models=rows)
         return moments
 
     def _row(
