@@ -26,7 +26,7 @@ from supervisor.cgroups import container_hierarchy, find_hierarchy
 from supervisor.claims import Claims
 
 if TYPE_CHECKING:
-    from roma.config.backends.pod_source import NodePool, PodSource
+    from roma.config.backends.pod_source import ClusterSource
     from roma.kubernetes.watch import PodWatch
     from supervisor.actuators.kubelet_meters import KubeletMeters
     from supervisor.actuators.pod_meters import ServerMeters
@@ -183,25 +183,25 @@ async def learn_late(config: Config, sources: Sources) -> None:
         await _learn_bounds(config, unknown)
 
 
-def _pod_sources(config: Config, sources: Sources) -> "Iterator[PodSource | NodePool]":
+def _pod_sources(config: Config, sources: Sources) -> "Iterator[ClusterSource]":
     for worker in config.workers:
         if worker.backend is BackendKind.KUBERNETES:
-            yield cast("PodSource | NodePool", sources.of(worker))
+            yield cast("ClusterSource", sources.of(worker))
 
 
-async def _learn_version(source: "PodSource | NodePool") -> None:
+async def _learn_version(source: "ClusterSource") -> None:
     """Ask if the API server can resize pods."""
     source.unfit = await source.watch.client.too_old(START_LIMIT)
 
 
-async def _learn_bounds(config: Config, sources: "Sequence[PodSource | NodePool]") -> None:
+async def _learn_bounds(config: Config, sources: "Sequence[ClusterSource]") -> None:
     """Read the LimitRanges of the pods' namespaces."""
     said = await asyncio.gather(*(_read_bounds(config, source) for source in sources))
     for level, line in dict.fromkeys(line for lines in said for line in lines):  # once for all
         log.log(level, "%s", line)
 
 
-async def _read_bounds(config: Config, source: "PodSource | NodePool") -> list[tuple[int, str]]:
+async def _read_bounds(config: Config, source: "ClusterSource") -> list[tuple[int, str]]:
     """Read the LimitRanges of the pods' namespace; return what is to be said of them."""
     # Imports that are not used must not delay the start.
     from roma.kubernetes.client import ApiServerError  # noqa: PLC0415
@@ -239,7 +239,7 @@ async def _pods(
     # An import that is not used must not delay the start.
     from supervisor.actuators.pods import PodActuator  # noqa: PLC0415
 
-    source = cast("PodSource | NodePool", context.sources.of(worker))
+    source = cast("ClusterSource", context.sources.of(worker))
     period, watch = config.period(worker), source.watch
     meters = _pod_meters(worker, watch, period)
     actuator = PodActuator(

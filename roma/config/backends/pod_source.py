@@ -21,12 +21,10 @@ from roma.kubernetes.watch import ObjectWatch, PodWatch, changes, node_watch
 log = logging.getLogger(__name__)
 
 
-class PodSource:
-    """The pods of a worker's node, as an executable source; `watch` has them as they are."""
+class ClusterSource:
+    """A source of a worker's pods; `watch` has them as they are, `fields` selects among them."""
 
-    def __init__(self, config: Topology, worker: WorkerConfig) -> None:
-        assert worker.node is not None
-        self._node = worker.node
+    def __init__(self, config: Topology, worker: WorkerConfig, fields: str = "") -> None:
         self._executables = _Executables(worker)
         self.bounds = NO_BOUNDS
         """Bounds of the namespace on CPU limits, as far as they are known."""
@@ -34,8 +32,17 @@ class PodSource:
         """Why the API server cannot resize pods; "" if it can, or if that is not known."""
         self.unread = ""
         """Why the bounds are unknown as yet; "" if they are known, or cannot be."""
-        self.watch = _pods(worker, fields=f"spec.nodeName={worker.node}")
+        self.watch = _pods(worker, fields)
         self._notices = _Notices(config, worker, self.watch.namespace)
+
+
+class PodSource(ClusterSource):
+    """The pods of a worker's node, as an executable source."""
+
+    def __init__(self, config: Topology, worker: WorkerConfig) -> None:
+        assert worker.node is not None
+        super().__init__(config, worker, f"spec.nodeName={worker.node}")
+        self._node = worker.node
 
     async def lists(self) -> AsyncIterator[tuple[ExecutableConfig, ...]]:
         """Yield the pods that can be served, in the order of their names, for ever."""
@@ -46,20 +53,15 @@ class PodSource:
                 yield self._executables.of(pods, self.bounds)[self._node]
 
 
-class NodePool:
+class NodePool(ClusterSource):
     """The nodes that match a worker's labels, as workers with their pods."""
 
     def __init__(self, config: Topology, worker: WorkerConfig) -> None:
         assert worker.nodeSelector is not None
+        super().__init__(config, worker)
         self._worker = worker
         self._is_alone = len(config.discovered) == 1
-        self._executables = _Executables(worker)
         self._listed: dict[str, NodeWorker] = {}
-        self.bounds = NO_BOUNDS
-        self.unfit = self.unread = ""
-        """All as a PodSource's."""
-        self.watch = _pods(worker)
-        self._notices = _Notices(config, worker, self.watch.namespace)
         self._labels = ",".join(f"{key}={value}" for key, value in worker.nodeSelector.items())
         key = f"workers.{worker.name}.nodeSelector"
         self._nodes = node_watch(self.watch.client, self._labels, key)
@@ -125,7 +127,7 @@ class _Notices:
         self._said = found
 
 
-def _pods(worker: WorkerConfig, fields: str = "") -> PodWatch:
+def _pods(worker: WorkerConfig, fields: str) -> PodWatch:
     """Return a watch of a worker's pods; raise ConfigError for unusable credentials."""
     settings = worker.pods
     with naming(f"workers.{worker.name}.kubernetes.kubeconfig"):
