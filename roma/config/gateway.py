@@ -170,9 +170,8 @@ class GatewayConfig(Section):
     @property
     def exchange_addresses(self) -> list[tuple[str, int]]:
         """Host and port of each process for the supervisors' exchange."""
-        if self.processes == 1:
-            return [self.exchange_address]
-        return [(self.admin_host, port) for port in self.admin_ports]
+        others = [(self.admin_host, port) for port in self.admin_ports[1:]]
+        return [self.exchange_address, *others]
 
     @property
     def exchange_urls(self) -> tuple[str, ...]:
