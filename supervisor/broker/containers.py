@@ -126,12 +126,12 @@ def specification(config: Config, worker: WorkerConfig, executable: Executable) 
         "RestartPolicy": {"Name": "unless-stopped"},
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "3"}},
     }
+    published = {CONTAINER_PORT: executable.port}
+    if executable.grpc is not None:
+        published[CONTAINER_GRPC_PORT] = executable.grpc[1]
     if docker.network is not None:
         host["NetworkMode"] = docker.network
     else:
-        published = {CONTAINER_PORT: executable.port}
-        if executable.grpc is not None:
-            published[CONTAINER_GRPC_PORT] = executable.grpc[1]
         host["PortBindings"] = {
             f"{inside}/tcp": [{"HostIp": docker.published_on, "HostPort": str(outside)}]
             for inside, outside in published.items()
@@ -146,7 +146,7 @@ def specification(config: Config, worker: WorkerConfig, executable: Executable) 
         host["DeviceRequests"] = [request]
     body: dict[str, Any] = {
         "Image": docker.gpu_image if on_gpu else docker.image,
-        "ExposedPorts": {f"{port}/tcp": {} for port in _ports(executable)},
+        "ExposedPorts": {f"{port}/tcp": {} for port in published},
         "Env": [*_environment(on_gpu=on_gpu), *_models_file(docker.server, models)],
         **_program(config, docker.server, executable),
         "HostConfig": host,
@@ -164,10 +164,6 @@ def specification(config: Config, worker: WorkerConfig, executable: Executable) 
         host["CpuPeriod"] = units.period_us(period)
         host["CpuQuota"] = units.quota_us(executable.spec.cores, period)
     return body
-
-
-def _ports(executable: Executable) -> list[int]:
-    return [CONTAINER_PORT] if executable.grpc is None else [CONTAINER_PORT, CONTAINER_GRPC_PORT]
 
 
 def _mount(name: str, model: ModelConfig) -> dict[str, Any]:
