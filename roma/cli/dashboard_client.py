@@ -132,20 +132,19 @@ async def fetch(at: AdminTarget, what: str, query: Mapping[str, str]) -> dict[st
             session.get(address, params=query, headers=headers, allow_redirects=False) as response,
         ):
             body = await response.read()
-            answer = orjson.loads(body)
-            if response.status == 401:
-                raise ExchangeError(f"{url}: asks for its token: --token-file, or --config")
-            if response.status != 200:
-                said = str(answer["error"])
-                if said.lower().startswith("not found"):  # as of the clients' port
-                    raise ValueError(said)
-                raise ExchangeError(f"{url}: {said}")
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise ExchangeError(f"{url}: no dispatcher answers: {_why(error)}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ExchangeError(f"{url}: not a dispatcher's admin port") from error
-    if not isinstance(answer, dict) or not _KEYS[what] <= answer.keys():
-        raise ExchangeError(f"{url}: not a dispatcher's admin port")
+    with reading(at):
+        answer: dict[str, Any] = orjson.loads(body)
+        if response.status == 401:
+            raise ExchangeError(f"{url}: asks for its token: --token-file, or --config")
+        if response.status != 200:
+            said = str(answer["error"])
+            if said.lower().startswith("not found"):  # as of the clients' port
+                raise ValueError(said)
+            raise ExchangeError(f"{url}: {said}")
+        if not _KEYS[what] <= answer.keys():
+            raise LookupError(what)
     return answer
 
 
