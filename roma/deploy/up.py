@@ -79,10 +79,9 @@ class Deployment:
         self._addresses: set[tuple[str, int]] = set()
         self._cgroups = contextlib.AsyncExitStack()
         self._added: dict[str, contextlib.AsyncExitStack] = {}
-        self._telling: asyncio.Task[None] | None = None
         self._leases: list[asyncio.Task[None]] = []
         self._faults = file.with_name("faults.json")
-        self._loading: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.dispatchers = self._dispatchers()
         self.supervisors = self._supervisors()
 
@@ -102,7 +101,7 @@ class Deployment:
             start_failures.write({}, self._faults)
         except OSError as error:
             raise LaunchError(f"{self._faults}: cannot be written: {in_words(error)}") from error
-        self._telling = asyncio.create_task(self._tell_faults())
+        self._tasks.add(asyncio.create_task(self._tell_faults()))
         await self._add(_local(self.config), self._cgroups)
         for child in (*self.supervisors, *self.dispatchers):
             child.start()
@@ -115,8 +114,7 @@ class Deployment:
 
     async def stop(self) -> None:
         """Stop everything but containers, clients first."""
-        telling = [] if self._telling is None else [self._telling]
-        for task in (*self._leases, *self._loading, *telling):
+        for task in (*self._leases, *self._tasks):
             task.cancel()
         await asyncio.gather(*(child.stop() for child in self.dispatchers))
         await asyncio.gather(*(child.stop() for child in self.supervisors))
@@ -233,8 +231,8 @@ class Deployment:
             self.executables[executable.name] = child
             if waiting and group is not None:
                 task = asyncio.create_task(last_until_ready(executable, group))
-                self._loading.add(task)
-                task.add_done_callback(self._loading.discard)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
             child.start()
 
     async def _remove(self, names: Sequence[str]) -> None:
