@@ -26,7 +26,6 @@ class Dashboard:
         self.history = History()
         self.view = DashboardView(name, 0.0, [], [], dict(links or {}))
         self._moments = Moments()
-        self._arrived: dict[str, int] = {}
 
     def take(
         self,
@@ -48,7 +47,7 @@ class Dashboard:
         new moments.
         """
         moments = self._moments.take(reply, now)
-        self._arrived = {m.model: m.arrivals for m in reply.models}
+        arrived = {m.model for m in reply.models if m.arrivals}
         workers = {name: worker for name, (worker, _) in supervisors.items()}
         found = _executables(reply, executors, supervisors, reasons or {}, missing or {})
         cores = {m.model: _cores(found.get(m.model, []), workers) for m in moments}
@@ -62,6 +61,7 @@ class Dashboard:
                 workers,
                 cores=cores[m.model],
                 lately=lately,
+                ever=m.model in arrived,
             )
             for m in moments
             if m.model in models
@@ -79,6 +79,7 @@ class Dashboard:
         *,
         cores: "_Cores",
         lately: "_Lately",
+        ever: bool,
     ) -> ModelRow:
         sla, model = spec.sla, m.model
         y = max(m.response_time or 0.0, m.oldest_age if m.waiting or m.in_flight else 0.0)
@@ -94,7 +95,7 @@ class Dashboard:
             broken=lately.broken[model],
             ended=lately.ended[model],
             arrivals=lately.arrivals[model],
-            ever=self._arrived[model] > 0,
+            ever=ever,
         )
         state, why = diagnose(case)
         return ModelRow(
