@@ -60,15 +60,10 @@ def command(
 def _named_paths(texts: list[str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for text in texts:
-        name, path = _named_path(text)
+        name, _, path = text.partition("=")
+        if not (name and path):
+            raise ConfigError(f"--model = {text}: must be NAME=DIRECTORY")
         if name in found:
             raise ConfigError(f"--model = {text}: must have another name than {name}={found[name]}")
-        found[name] = path
+        found[name] = Path(path)
     return found
-
-
-def _named_path(text: str) -> tuple[str, Path]:
-    name, separator, path = text.partition("=")
-    if not (name and separator and path):
-        raise ConfigError(f"--model = {text}: must be NAME=DIRECTORY")
-    return name, Path(path)
