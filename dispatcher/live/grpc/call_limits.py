@@ -18,7 +18,7 @@ import grpc
 
 from dispatcher.live.backends.backend_address import GrpcResponse
 from dispatcher.live.grpc import callers
-from dispatcher.live.grpc.responses import RefusedCall
+from dispatcher.live.grpc.responses import RefusedCall, bad_request
 from dispatcher.live.http.responses import LARGE
 from dispatcher.live.http.server import Server
 
@@ -212,4 +212,4 @@ def _too_large(size: int, most: int) -> RefusedCall:
 
 
 def _no_message() -> RefusedCall:
-    return RefusedCall(_Code.INVALID_ARGUMENT, "The call has no message")
+    return bad_request("The call has no message")

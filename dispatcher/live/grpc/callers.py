@@ -13,7 +13,7 @@ import grpc
 
 from dispatcher.live.auth.access import Credentials, Denied
 from dispatcher.live.backends.backend_address import GrpcResponse
-from dispatcher.live.grpc.methods import BadRequest
+from dispatcher.live.grpc.responses import RefusedCall, bad_request, refusal
 from roma.config.security import TlsConfig
 from roma.config.watched_file import Watched
 from roma.domain.errors import ConfigError
@@ -52,21 +52,21 @@ def certificate_name(auth: Mapping[str, Sequence[bytes]]) -> str | None:
 
 
 def priority(context: Any, highest: Priority) -> Priority:
-    """Return the priority with which a call waits; raise BadRequest."""
+    """Return the priority with which a call waits; raise RefusedCall."""
     asked = metadata(context, "x-request-priority")
     try:
         wanted = highest if asked is None else Priority(asked)
     except ValueError:
         known = " or ".join(Priority)
-        raise BadRequest(f"x-request-priority: {asked}: must be {known}") from None
+        raise bad_request(f"x-request-priority: {asked}: must be {known}") from None
     return Priority.LOW if Priority.LOW in (wanted, highest) else Priority.INTERACTIVE
 
 
-def refused(denied: Denied) -> GrpcResponse:
-    """Return the answer to a caller that is not admitted."""
-    wait = denied.headers.get("Retry-After")
-    trailing = () if wait is None else (("retry-after", wait),)
-    return GrpcResponse(CODES[denied.status].value[0], b"", str(denied), trailing)
+def refused(error: RefusedCall | Denied) -> GrpcResponse:
+    """Return the answer to a call that is refused, or whose caller is not admitted."""
+    if isinstance(error, Denied):
+        return refusal(CODES[error.status], str(error), retry_after=error.retry_after)
+    return error.answer
 
 
 class ServerTls:

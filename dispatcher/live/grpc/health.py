@@ -17,7 +17,7 @@ from dispatcher.live.backends.backend_address import GrpcResponse
 from dispatcher.live.grpc import wire
 from dispatcher.live.grpc.call_limits import CallSlot, ConnectionLimits
 from dispatcher.live.grpc.methods import SERVICES
-from dispatcher.live.grpc.responses import RefusedCall, respond
+from dispatcher.live.grpc.responses import RefusedCall, bad_request, respond
 from dispatcher.live.service import Service
 
 LOOK = 0.5
@@ -115,8 +115,7 @@ async def _asked(slot: CallSlot) -> str:
     try:
         return wire.name_and_version(message)[0]
     except wire.Malformed as error:
-        text = f"The request cannot be read: {error}"
-        raise RefusedCall(grpc.StatusCode.INVALID_ARGUMENT, text) from None
+        raise bad_request(f"The request cannot be read: {error}") from None
 
 
 def _said(status: int) -> bytes:

@@ -11,7 +11,7 @@ import grpc
 
 from dispatcher.live.backends.backend_address import Renamed
 from dispatcher.live.grpc import wire
-from dispatcher.live.grpc.responses import RefusedCall
+from dispatcher.live.grpc.responses import RefusedCall, bad_request
 from dispatcher.live.http.routes import GrpcRoute
 from dispatcher.live.service import EXTENSIONS, NAME, VERSION, Service
 
@@ -22,10 +22,6 @@ OIP = "inference.GRPCInferenceService"
 _UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
 
 SERVICES = (PREDICTION, MODEL, OIP)
-
-
-class BadRequest(ValueError):
-    """A request that the client must change."""
 
 
 Asked = tuple[str, str | None]
@@ -45,11 +41,11 @@ class Passed:
     """The answer if no model server can give one: no such model, or no ready executable."""
 
     def route(self, body: bytes) -> GrpcRoute:
-        """Return the route in a message; raise BadRequest."""
+        """Return the route in a message; raise RefusedCall."""
         try:
             model, version = self.asked(body)
         except wire.Malformed as error:
-            raise BadRequest(f"The request cannot be read: {error}") from None
+            raise bad_request(f"The request cannot be read: {error}") from None
         return GrpcRoute(model, version, self.path, self.is_inference)
 
 
@@ -71,18 +67,18 @@ def _by_tasks(body: bytes) -> Asked:
     """Return the model of all tasks: TensorFlow Serving requires them to name the same model."""
     specs = wire.task_specs(body)
     if not specs or not specs[0].is_given:
-        raise BadRequest("ModelSpec has no name specified.")
+        raise bad_request("ModelSpec has no name specified.")
     asked = _specified(specs[0])
     for spec in specs:
         if spec.name != asked[0]:
-            raise BadRequest(f"All tasks must ask for one model: {asked[0]}, not {spec.name}")
+            raise bad_request(f"All tasks must ask for one model: {asked[0]}, not {spec.name}")
     return asked
 
 
 def _by_name(body: bytes) -> Asked:
     name, version = wire.name_and_version(body)
     if not name:
-        raise BadRequest("The request names no model")
+        raise bad_request("The request names no model")
     return name, version or None
 
 
@@ -94,9 +90,9 @@ def _by_spec_or_none(body: bytes) -> Asked:
 
 def _specified(spec: wire.WireModelSpec) -> Asked:
     if not spec.is_given:
-        raise BadRequest("Missing ModelSpec")
+        raise bad_request("Missing ModelSpec")
     if not spec.name:
-        raise BadRequest("ModelSpec has no name specified.")
+        raise bad_request("ModelSpec has no name specified.")
     return spec.name, None if spec.version is None else str(spec.version)
 
 

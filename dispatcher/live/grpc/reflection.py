@@ -46,10 +46,8 @@ def _passed(
                             await context.write(answer)
                 finally:
                     grant.release()
-        except Denied as denied:
-            await respond(context, callers.refused(denied))
-        except RefusedCall as refused:
-            await respond(context, refused.answer)
+        except (RefusedCall, Denied) as error:
+            await respond(context, callers.refused(error))
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"{LONGEST:g} s are enough")
         except grpc.aio.AioRpcError as error:

@@ -37,6 +37,11 @@ class RefusedCall(Exception):
         self.answer = refusal(code, text, retry_after=retry_after)
 
 
+def bad_request(text: str) -> RefusedCall:
+    """Return the refusal of a request that the client must change."""
+    return RefusedCall(_Code.INVALID_ARGUMENT, text)
+
+
 def refusal(code: grpc.StatusCode, text: str, *, retry_after: float | None = None) -> GrpcResponse:
     """Return an error."""
     trailing: Metadata = ()

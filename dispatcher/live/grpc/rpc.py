@@ -17,7 +17,7 @@ from dispatcher.live.context import Context
 from dispatcher.live.driver import Call, Outcome
 from dispatcher.live.grpc import callers
 from dispatcher.live.grpc.call_limits import CallSlot, ConnectionLimits
-from dispatcher.live.grpc.methods import BadRequest, Own, Passed
+from dispatcher.live.grpc.methods import Own, Passed
 from dispatcher.live.grpc.responses import RefusedCall, outcome_answer, refusal, respond
 from dispatcher.live.http.routes import GrpcRoute
 from dispatcher.live.service import Service
@@ -101,8 +101,8 @@ class Rpc:
         try:
             with self._limits.take(self._context) as slot:
                 answer = self._limits.hold_answer(self._context, await self._answer(slot))
-        except (RefusedCall, BadRequest, Denied) as error:
-            answer = refused(error)
+        except (RefusedCall, Denied) as error:
+            answer = callers.refused(error)
             if self._carried is not None:
                 self._service.end(self._carried, answer.code)
         if self._carried is None:
@@ -192,17 +192,8 @@ async def answer_own(
                 service.admit(callers.credentials(context), None).release()
             answer = GrpcResponse(0, method.answer(service))
     except (RefusedCall, Denied) as error:
-        answer = refused(error)
+        answer = callers.refused(error)
     return await respond(context, answer, brought(service, context, None))
-
-
-def refused(error: RefusedCall | BadRequest | Denied) -> GrpcResponse:
-    """Return the answer to a call that is refused."""
-    if isinstance(error, Denied):
-        return callers.refused(error)
-    if isinstance(error, BadRequest):
-        return refusal(_Code.INVALID_ARGUMENT, str(error))
-    return error.answer
 
 
 def brought(service: Service, context: _ServicerContext, route: GrpcRoute | None) -> Context | None:

@@ -19,7 +19,8 @@ from tensorflow_serving.apis.model_pb2 import ModelSpec
 from tritonclient.grpc import service_pb2 as oip
 
 from dispatcher.live.grpc import wire
-from dispatcher.live.grpc.methods import METHODS, BadRequest
+from dispatcher.live.grpc.methods import METHODS
+from dispatcher.live.grpc.responses import RefusedCall
 from dispatcher.live.http.routes import GrpcRoute
 from tests.support.protobuf import agrees, truth
 
@@ -200,7 +201,7 @@ def test_any_bytes_have_protobufs_name_and_version(data):
 def test_any_bytes_give_a_route_or_a_refusal(method, data):
     try:
         route = method.route(data)
-    except BadRequest:
+    except RefusedCall:
         return
     assert isinstance(route, GrpcRoute)
     assert route.model
@@ -243,5 +244,5 @@ def test_what_the_gateway_writes_is_protobuf():
     ],
 )
 def test_a_request_without_a_model_is_told_what_it_lacks(path, request_, text):
-    with pytest.raises(BadRequest, match=text):
+    with pytest.raises(RefusedCall, match=text):
         METHODS[path].route(request_)
