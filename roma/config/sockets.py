@@ -1,4 +1,4 @@
-"""Unix sockets: clients for addresses of roma.yaml, and the file that a server listens on."""
+"""Sockets: clients for addresses of roma.yaml, Unix sockets among them; what hinders a server."""
 
 import contextlib
 import errno
@@ -49,6 +49,16 @@ def refusal(path: Path) -> OSError | None:
         return error
     path.unlink()
     return None
+
+
+def port_refusal(host: str, port: int) -> OSError | None:
+    """Try to listen on a port; return the error, or None if it works."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.create_server((host, port), family=family):
+            return None
+    except OSError as error:
+        return error
 
 
 class SocketFile:

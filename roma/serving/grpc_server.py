@@ -6,7 +6,6 @@ Messages pass as bytes: a compute thread parses them, computes and serialises.
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from roma.config.sockets import for_grpc, refusal, refuse_taken
+from roma.config.sockets import for_grpc, port_refusal, refusal, refuse_taken
 from roma.domain.addresses import authority
 from roma.domain.errors import in_words
 from roma.serving.deadline import TIMEOUT_HEADER, seconds_left
@@ -137,7 +136,9 @@ def _bind(server: Any, host: str, port: int) -> int:
     try:
         return int(server.add_insecure_port(address))
     except RuntimeError:  # its text names no reason
-        raise ListenError(f"cannot listen on {address}: {_reason(host, port)}") from None
+        why = port_refusal(host, port)
+        told = "gRPC gives no reason" if why is None else in_words(why)
+        raise ListenError(f"cannot listen on {address}: {told}") from None
 
 
 def _bind_socket(server: Any, path: Path) -> None:
@@ -153,16 +154,3 @@ def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> N
     """Schedule a callback on an event loop from any thread; does nothing on a closed loop."""
     with contextlib.suppress(RuntimeError):  # closed
         loop.call_soon_threadsafe(callback)
-
-
-def _reason(host: str, port: int) -> str:
-    """Return the reason why an address cannot be bound, by trying it."""
-    try:
-        with socket.create_server((host, port), family=_family(host)):
-            return "gRPC gives no reason"
-    except OSError as error:
-        return in_words(error)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -21,7 +21,6 @@ usual safety net, changes nothing. An x-request-id is returned in the trailing m
 """
 
 import asyncio
-import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +34,7 @@ from dispatcher.live.grpc.methods import METHODS, Own, Passed
 from dispatcher.live.grpc.rpc import Rpc, answer_own
 from dispatcher.live.http.server import Server
 from dispatcher.live.service import Service
-from roma.config.sockets import for_grpc, refusal, refuse_taken
+from roma.config.sockets import for_grpc, port_refusal, refusal, refuse_taken
 from roma.domain.addresses import authority
 
 MOST: Final = 2**31 - 1
@@ -78,7 +77,7 @@ class GatewayGrpcServer:
             else:
                 self._server.add_secure_port(address, credentials)
         except RuntimeError as error:  # its text gives no reason
-            raise _reason(host, port) or OSError(str(error)) from None
+            raise port_refusal(host, port) or OSError(str(error)) from None
 
     def bind_socket(self, path: Path) -> None:
         """Bind a Unix socket, before `start`, without TLS; gRPC removes it. Raise OSError."""
@@ -152,13 +151,3 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc carries no
 
     def service(self, handler_call_details: Any) -> Any:
         return self._handlers.get(handler_call_details.method)
-
-
-def _reason(host: str, port: int) -> OSError | None:
-    """Return the reason why an address cannot be bound."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.create_server((host, port), family=family):
-            return None
-    except OSError as error:
-        return error
