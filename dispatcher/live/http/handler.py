@@ -75,11 +75,6 @@ class AwaitedAnswer(ClientConnection):
         super().__init__()
         self.answer: asyncio.Future[Response] = loop.create_future()
 
-    @property
-    def is_answering(self) -> bool:
-        """True if the answer is pending."""
-        return not self.answer.done()
-
     def respond(self, response: Response) -> None:
         """Give the answer."""
         if not self.answer.done():  # its client may have gone
