@@ -7,7 +7,6 @@ our own clock. The holder stops to act before that: after the renewal deadline, 
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -34,15 +33,7 @@ class LeaderLease:
     `url` is where we are reached; `leader` is where the one that holds the lease is.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        namespace: str,
-        name: str,
-        url: str,
-        *,
-        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, client: Client, namespace: str, name: str, url: str) -> None:
         self.holder = ""
         # Two supervisors may have the same address, each on its own host.
         self.identity = f"{url}#{uuid.uuid4().hex}"
@@ -50,7 +41,6 @@ class LeaderLease:
         self._name = name
         self._all = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._all}/{name}"
-        self._wall = wall
         self._clock = asyncio.get_running_loop().time
         self._renewed = float("-inf")
         self._written: dict[str, Any] | None = None
@@ -188,7 +178,7 @@ class LeaderLease:
             self._seen = version, self._clock()
 
     def _claimed(self, spec: dict[str, Any]) -> dict[str, Any]:
-        now = self._wall().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         is_new = self.holder != self.identity
         return {
             **spec,
