@@ -258,11 +258,12 @@ def within(limits: LimitsConfig, descriptors: int, ports: int = 1) -> LimitsConf
 
 
 @contextlib.contextmanager
-def _refusals(key: str, host: str, port: int) -> Iterator[None]:
+def _refusals(what: str) -> Iterator[None]:
+    """Raise LaunchError for an OSError of the block."""
     try:
         yield
     except OSError as error:
-        raise LaunchError(f"{key} = {port}: cannot listen on {host}: {reason(error)}") from error
+        raise LaunchError(f"{what}: {reason(error)}") from error
 
 
 async def _listen(
@@ -271,7 +272,7 @@ async def _listen(
     """Open the clients' port; raise LaunchError naming the key of one that cannot be opened."""
     tls = None if config.tls is None else server_context(config.tls, "gateway.tls")
     await held.enter_async_context(looking(tls))
-    with _refusals("gateway.port", config.host, config.port):
+    with _refusals(f"gateway.port = {config.port}: cannot listen on {config.host}"):
         await server.listen(config.host, config.port, tls, shared=shared)
 
 
@@ -294,16 +295,12 @@ async def _listen_for_grpc(
     server = GatewayGrpcServer(service, http, shared=shared)
     held.push_async_callback(server.close, SHUTDOWN_TIMEOUT)
     if config.grpc_port is not None:
-        with _refusals("gateway.grpc_port", config.host, config.grpc_port):
+        with _refusals(f"gateway.grpc_port = {config.grpc_port}: cannot listen on {config.host}"):
             credentials = None if tls is None else tls.credentials
             server.bind(config.host, config.grpc_port, credentials)
     if config.grpc_socket is not None:
-        try:
+        with _refusals(f"gateway.grpc_socket = {config.grpc_socket}: cannot listen there"):
             server.bind_socket(Path(config.grpc_socket))
-        except OSError as error:
-            raise LaunchError(
-                f"gateway.grpc_socket = {config.grpc_socket}: cannot listen there: {reason(error)}"
-            ) from error
     await server.start()
     return server
 
