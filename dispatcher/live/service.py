@@ -118,11 +118,9 @@ class Service:
         if self.program.is_ending:
             return "draining"
         self._was_ready = self._was_ready or not missing
-        if for_any and (self._was_ready or self.driver.clock() - self._began >= STARTING):
-            serves_any = any(map(core.executors.serve, core.queues))
-        else:
-            serves_any = False
-        if missing and not serves_any:
+        has_started = self._was_ready or self.driver.clock() - self._began >= STARTING
+        is_enough = for_any and has_started and any(map(core.executors.serve, core.queues))
+        if missing and not is_enough:
             return f"no executable is ready for: {', '.join(missing)}"
         return None
 
