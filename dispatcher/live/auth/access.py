@@ -94,7 +94,7 @@ class Access:
             if refusal is not None:
                 why, wait = refusal
                 wait = RETRY if wait is None else wait
-                raise Denied(429, f"{caller.name}: {why}", wait, caller.name)
+                raise Denied(429, f"{caller.name}: {why}", wait)
         except Denied as denied:
             self.denied[denied.status] += 1
             raise
@@ -130,7 +130,7 @@ class Access:
         else:
             raise _unknown()
         if caller.expires != math.inf and self._wall() >= caller.expires:
-            raise Denied(401, f"the credentials of {caller.name} have expired", caller=caller.name)
+            raise Denied(401, f"the credentials of {caller.name} have expired")
         return caller
 
     def _by_key(self, token: str) -> Caller:

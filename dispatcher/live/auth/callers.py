@@ -14,14 +14,10 @@ NO_DIGEST = bytes(32)
 class Denied(Exception):
     """Refusal of a request: 401 unknown caller, 403 model not allowed, 429 rate limit."""
 
-    def __init__(
-        self, status: int, message: str, retry_after: float | None = None, caller: str | None = None
-    ) -> None:
+    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
-        self.caller = caller
-        """Name of the caller, if known."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -99,7 +95,7 @@ class Caller:
     def check(self, model: str) -> None:
         """Raise `Denied` if it may not call a model."""
         if self.models is not None and model not in self.models:
-            raise Denied(403, f"{self.name} may not call model {model}", caller=self.name)
+            raise Denied(403, f"{self.name} may not call model {model}")
 
 
 class Bearers(Protocol):
