@@ -360,10 +360,6 @@ class _Told(SpanExporter):
         """Send nothing more."""
         self._inner.shutdown()
 
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Deliver what the exporter holds back."""
-        return self._inner.force_flush(timeout_millis)
-
 
 def _reason(record: logging.LogRecord) -> str:
     """Return why a delivery failed, without secrets: a status or the kind of error."""
