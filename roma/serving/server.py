@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import resource
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from roma.serving.models import Models, Source
 from roma.serving.rest import RestServer
 from roma.serving.workers import ComputeThreads
 from roma.telemetry.exhaustion import report_exhaustion
+from roma.telemetry.tasks import stop_signal
 from roma.tensors import frameworks
 
 if TYPE_CHECKING:
@@ -69,11 +69,8 @@ async def run_model_server(settings: ServerSettings) -> None:
     # module nor a model can be loaded.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    loop = asyncio.get_running_loop()
-    report_exhaustion(loop)
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    report_exhaustion(asyncio.get_running_loop())
+    stopped = stop_signal()
     try:
         await server.start()
         stopping = asyncio.ensure_future(stopped.wait())
@@ -88,8 +85,6 @@ async def run_model_server(settings: ServerSettings) -> None:
             stopping.cancel()
     finally:
         is_computing = await server.stop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
     if is_computing:
         # At exit Python would wait for its threads, and nothing can interrupt TensorFlow.
         logging.shutdown()
