@@ -14,7 +14,7 @@ import numpy as np
 from roma.device.models_table import TableModel
 from roma.device.overlap import seconds_together
 from roma.device.precise import sleep_until
-from roma.device.runtimes.base import DEFAULT_SIGNATURE, RuntimeItem, RuntimeModel
+from roma.device.runtimes.base import DEFAULT_SIGNATURE, HostRuntime, RuntimeItem, RuntimeModel
 from roma.device_protocol import Array, Signature, TensorSpec
 from roma.domain.actions import ModelCapabilities
 
@@ -24,7 +24,7 @@ MEMORY = 31 * 2**30
 INPUT, OUTPUT = "input", "output"
 
 
-class EmulatedRuntime:
+class EmulatedRuntime(HostRuntime):
     """Runtime that serves copies of the table's models, by name (`models_table.copies`).
 
     Tensors are one number per example, so that measurements show scheduling alone; with `full` they
@@ -39,7 +39,6 @@ class EmulatedRuntime:
             for name, model in models.items()
         }
         self.memory: int | None = MEMORY
-        self.copies = False
 
     def known(self, name: str) -> ModelCapabilities:
         """Return the table's times."""
@@ -52,10 +51,6 @@ class EmulatedRuntime:
     def unload(self, name: str) -> None:
         """Do nothing: there are no weights."""
 
-    def stage(self, name: str, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the arguments unchanged: nothing need be copied."""
-        return inputs
-
     def execute(self, name: str, signature: str, staged: Mapping[str, Array]) -> dict[str, Array]:
         """Wait as long as the batch took; return zeros."""
         ends = time.monotonic() + self._offers[name].seconds(len(staged[INPUT]))
@@ -66,10 +61,6 @@ class EmulatedRuntime:
     def _outputs(self, name: str, signature: str, staged: Mapping[str, Array]) -> dict[str, Array]:
         (spec,) = self.models[name].signatures[signature].outputs
         return {OUTPUT: np.zeros((len(staged[INPUT]), *spec.shape[1:]), np.float32)}
-
-    def fetch(self, name: str, signature: str, outputs: dict[str, Array]) -> dict[str, Array]:
-        """Return the arguments unchanged: nothing need be copied."""
-        return outputs
 
     def close(self) -> None:
         """Do nothing."""

@@ -65,6 +65,20 @@ class Runtime(Protocol):
         """Free all resources; no action may be running."""
 
 
+class HostRuntime:
+    """Part of a runtime that computes in the host's memory: nothing need be copied."""
+
+    copies = False
+
+    def stage(self, name: str, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return the inputs unchanged."""
+        return inputs
+
+    def fetch(self, name: str, signature: str, outputs: dict[str, Array]) -> dict[str, Array]:
+        """Return the outputs unchanged."""
+        return outputs
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeItem:
     """A batch, or a segment of its execution, that a device executes together with others.

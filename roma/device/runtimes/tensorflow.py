@@ -10,6 +10,7 @@ from pathlib import Path
 
 from roma.device.runtimes.base import (
     DEFAULT_SIGNATURE,
+    HostRuntime,
     RuntimeModel,
     default_signature,
     example,
@@ -28,7 +29,7 @@ _NAMES = {"half": "float16", "float": "float32", "double": "float64", "string": 
 _log = logging.getLogger(__name__)
 
 
-class TensorFlowRuntime:
+class TensorFlowRuntime(HostRuntime):
     """SavedModels by name; a path is a SavedModel or a folder of numbered versions (latest used).
 
     `threads` is the number of threads inside one operation; a model must take at least one of the
@@ -45,7 +46,6 @@ class TensorFlowRuntime:
         self._loaded: dict[str, session.LoadedModel] = {}
         self.models = {name: self._read(name, path) for name, path in self._paths.items()}
         self.memory: int | None = None
-        self.copies = False
 
     def known(self, name: str) -> ModelCapabilities | None:
         """Return None: costs must be measured."""
@@ -68,10 +68,6 @@ class TensorFlowRuntime:
         """Close the model's session."""
         self._loaded.pop(name).close()
 
-    def stage(self, name: str, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the arguments unchanged: nothing need be copied."""
-        return inputs
-
     def execute(self, name: str, signature: str, staged: Mapping[str, Array]) -> dict[str, Array]:
         """Run the signature in the calling thread."""
         try:
@@ -80,10 +76,6 @@ class TensorFlowRuntime:
             if error.code is Code.INVALID_ARGUMENT:
                 raise TensorError(str(error)) from error
             raise
-
-    def fetch(self, name: str, signature: str, outputs: dict[str, Array]) -> dict[str, Array]:
-        """Return the arguments unchanged: nothing need be copied."""
-        return outputs
 
     def close(self) -> None:
         """Close every session."""
