@@ -111,11 +111,9 @@ def _status(models: Models, request: bytes, _most_bytes: int) -> bytes:
     from tensorflow_serving.apis import get_model_status_pb2  # noqa: PLC0415
 
     message = parse(get_model_status_pb2.GetModelStatusRequest(), request)
-    if not message.HasField("model_spec"):
-        raise RequestError("Missing ModelSpec")
     response = get_model_status_pb2.GetModelStatusResponse()
     states = get_model_status_pb2.ModelVersionStatus.State
-    for version in models.status(_call_of(ServingAction.STATUS, message.model_spec)):
+    for version in models.status(_call(ServingAction.STATUS, message)):
         response.model_version_status.add(
             version=version.number,
             state=states.Value(version.state.value),
