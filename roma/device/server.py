@@ -20,7 +20,6 @@ from roma.device.runtimes.base import RuntimeModel
 from roma.device_protocol import (
     MAX_HEADER,
     MAX_PAYLOAD,
-    PROTOCOL,
     ActionResult,
     Connect,
     Decoder,
@@ -163,7 +162,7 @@ class DeviceServer:
 
     def hello(self) -> Hello:
         """Return the first message to an admitted dispatcher."""
-        return Hello(self.settings.name, self.device.offer, self._signatures, PROTOCOL)
+        return Hello(self.settings.name, self.device.offer, self._signatures)
 
 
 class _Link(asyncio.Protocol):

@@ -215,7 +215,7 @@ def _hello(hello: Hello, tensors: list[TensorHeader]) -> HelloHeader:
     return HelloHeader(
         tensors=tensors,
         worker=hello.worker,
-        protocol=hello.protocol,
+        protocol=PROTOCOL,
         pages=offer.pages,
         models=models,
         loaded=offer.loaded,
@@ -289,4 +289,4 @@ def _offer(header: HelloHeader) -> Hello:
     }
     offer = Capabilities(header.pages, models, header.loaded, header.together)
     signatures = {name: m.signatures for name, m in header.models.items()}
-    return Hello(header.worker, offer, signatures, header.protocol)
+    return Hello(header.worker, offer, signatures)

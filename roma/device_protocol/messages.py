@@ -26,7 +26,6 @@ class Hello:
     offer: Capabilities
     signatures: Mapping[str, Mapping[str, Signature]]
     """Signatures by model and signature name."""
-    protocol: int = PROTOCOL
 
 
 @dataclass(frozen=True, slots=True)
