@@ -68,7 +68,6 @@ class ObjectWatch(Generic[T]):
         self.client = client
         self.away_since: float | None = None
         self.trouble = ""
-        self.relists = 0
         self.is_listed = False
         self._path = path
         self._parse = parse
@@ -114,7 +113,6 @@ class ObjectWatch(Generic[T]):
         # A proxy may answer in the server's place, and what it leaves out is not gone.
         if "items" not in found or not isinstance(items := found["items"] or [], list):
             raise ApiServerError(f"{self._path}: an answer that is no list")
-        self.relists += 1
         listed = [self._parsed(item) for item in items]
         self.objects = {one.name: one for one in listed if one is not None}
         self.is_listed = True
