@@ -12,12 +12,11 @@ from dispatcher.live.backends.backend_address import GrpcResponse
 from dispatcher.live.backends.verdicts import judge, judge_grpc
 from dispatcher.live.driver import Call, Outcome
 from dispatcher.live.http.messages import Response
-from roma.domain.events import Fail, Reject, Result
+from dispatcher.state.tickets import is_error
+from roma.domain.events import Fail, Reject
 from roma.telemetry.logs import RateLimitedLogger
 
 log = logging.getLogger(__name__)
-
-_FAULTS = (Result.ERROR, Result.FAILURE)
 
 Requests = Literal["none", "failed", "all"]
 
@@ -90,10 +89,10 @@ def verdict(outcome: Outcome) -> tuple[str, str | None]:
     """Return how a request ended (answered, failed, rejected), and why if it was not answered."""
     match outcome:
         case Response(status):
-            failed = judge(outcome) in _FAULTS
+            failed = is_error(judge(outcome))
             return ("failed", f"status_{status}") if failed else ("answered", None)
         case GrpcResponse(code, message=message):
-            failed = judge_grpc(code, message) in _FAULTS
+            failed = is_error(judge_grpc(code, message))
             return ("failed", f"grpc_{code}") if failed else ("answered", None)
         case Reject(_, reason):
             return "rejected", reason.value
