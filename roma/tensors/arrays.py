@@ -155,8 +155,8 @@ def check_shape(array: Array, spec: ServingTensorSpec) -> None:
         want not in (-1, got) for got, want in zip(array.shape, spec.shape, strict=True)
     ):
         raise RequestError(
-            f'Input "{spec.name}" has shape {_shape_text(array.shape)}, '
-            f"expected {_shape_text(spec.shape)}"
+            f'Input "{spec.name}" has shape {shape_text(array.shape)}, '
+            f"expected {shape_text(spec.shape)}"
         )
 
 
@@ -303,5 +303,6 @@ def _named(text: str, spec: ServingTensorSpec) -> str:
     return f'{text} (input "{spec.name}")'
 
 
-def _shape_text(shape: tuple[int, ...]) -> str:
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Return a shape as TensorFlow Serving's texts have it."""
     return "[" + ",".join(map(str, shape)) + "]"

@@ -30,6 +30,7 @@ from roma.tensors.arrays import (
     is_bytes,
     is_finite,
     plain,
+    shape_text,
 )
 from roma.tensors.errors import RequestError
 from roma.tensors.jsontext import Document, preview
@@ -172,8 +173,7 @@ def _check_same(shape: tuple[int, ...], first: tuple[int, ...]) -> None:
         size, expected = math.prod(shape), math.prod(first)
         if size != expected:
             raise RequestError(f"Expecting tensor size: {expected} but got: {size}")
-        texts = ["[" + ",".join(map(str, one)) + "]" for one in (first, shape)]
-        raise RequestError(f"Expecting shape {texts[0]} but got: {texts[1]}")
+        raise RequestError(f"Expecting shape {shape_text(first)} but got: {shape_text(shape)}")
 
 
 def _check_names(rows: list[Any], specs: Mapping[str, ServingTensorSpec]) -> None:
