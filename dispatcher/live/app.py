@@ -6,7 +6,7 @@ import gc
 import logging
 import resource
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ from roma.config.sources import Sources
 from roma.config.watched_file import looking
 from roma.domain.errors import ConfigError, LaunchError, RomaError
 from roma.security import exposure
+from roma.security.admin_ports import AdminPorts
 from roma.security.tls import server_context
 from roma.telemetry import prometheus
 from roma.telemetry.reachability import reason
@@ -129,7 +130,8 @@ async def running(
     try:
         watch = await held.enter_async_context(feeding(driver, config, epoch, reasons))
         service.uncontrolled = lambda: watch.uncontrolled
-        collect = _collector(service, server, keeper, watch, lambda: admin_server)
+        ports = held.enter_context(contextlib.closing(AdminPorts()))
+        collect = _collector(service, server, keeper, watch, ports)
         service.scrape = _for_clients(gateway_config, collect)
         admin_server = Admin(
             driver,
@@ -138,6 +140,7 @@ async def running(
             epoch,
             collect,
             program=service.program,
+            ports=ports,
         )
         await held.enter_async_context(admin_server.listening(config))
         refused: RomaError | None = None
@@ -310,9 +313,9 @@ def _collector(
     server: Server,
     keeper: Access,
     watch: DashboardFeed,
-    admin_server: Callable[[], Admin],
+    ports: AdminPorts,
 ) -> Collect:
-    """Return the collector of the metrics for a scrape; `admin_server` is called at each one."""
+    """Return the collector of the metrics for a scrape."""
     driver, planned_devices = service.driver, service.planned_devices
 
     def collect() -> Iterator[Metric]:
@@ -320,7 +323,7 @@ def _collector(
         yield from metrics.collect_reasons(driver.core, service.reasons)
         yield from metrics.collect_control(watch.view.workers)
         yield from metrics.collect_gateway(server, keeper.denied, service.lookups.counts)
-        yield from metrics.collect_admin(admin_server().ports)
+        yield from metrics.collect_admin(ports)
         if planned_devices is not None:
             yield from metrics.collect_devices(driver.core, planned_devices.devices)
 

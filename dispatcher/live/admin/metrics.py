@@ -164,10 +164,8 @@ def collect_gateway(
     )
 
 
-def collect_admin(ports: AdminPorts | None) -> Iterator[Metric]:
-    """Yield the admin port's own metrics, if it is open."""
-    if ports is None:
-        return
+def collect_admin(ports: AdminPorts) -> Iterator[Metric]:
+    """Yield the admin port's own metrics."""
     yield gauge(
         "admin_connections",
         "Connections of the admin port, and of its parts that have one of their own.",

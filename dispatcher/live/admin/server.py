@@ -68,6 +68,7 @@ class Admin:
         collect: Collect,
         *,
         program: Program,
+        ports: AdminPorts,
     ) -> None:
         """Take the parts of the dispatcher; `epoch` names the dispatcher's start."""
         self._supervisors = supervisors
@@ -82,8 +83,8 @@ class Admin:
         self.reloading: Reloading | None = None
         """Loads a changed roma.yaml; None where reloading is not available."""
         self._program = program
-        self.ports: AdminPorts | None = None
-        """The listeners and their connections; None while the port is closed."""
+        self.ports = ports
+        """The listeners and their connections."""
 
     def set_workers(self, config: Config) -> None:
         """Take over the workers of `config`, which may have other executables now."""
@@ -117,8 +118,6 @@ class Admin:
         }
         context = None if g.admin_tls is None else server_context(g.admin_tls, "gateway.admin_tls")
         async with contextlib.AsyncExitStack() as stack:
-            self.ports = AdminPorts()
-            stack.callback(self.ports.close)
             for address in dict.fromkeys(addresses.values()):
                 here = [part for part, where in addresses.items() if where == address]
                 app = web.Application(middlewares=[guard(peers.names(config), guards, default)])
