@@ -4,7 +4,6 @@ The core trusts the capabilities: it counts pages and looks up times by them. So
 capabilities are inconsistent is refused as a whole, with one line that gives the reason.
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -106,19 +105,14 @@ def readable(signatures: Mapping[str, device_protocol.Signature]) -> dict[str, S
 
 
 def _check(name: str, model: ModelCapabilities) -> None:
-    if model.pages < 1:
-        raise WireError(f"models.{name}.pages = {model.pages}: must be ≥ 1")
-    if not _is_time(model.load):
+    """Check what `roma.device_protocol.headers` does not: bounds of times and batch sizes."""
+    if model.load < 0:
         raise WireError(f"models.{name}.load = {model.load}: must be seconds, ≥ 0")
     for batch, seconds in model.executions.items():
         if not 1 <= batch <= MOST_BATCH:
             raise WireError(f"models.{name}: batch = {batch}: must be from 1 to {MOST_BATCH}")
-        if not (_is_time(seconds) and seconds > 0):
+        if seconds <= 0:
             raise WireError(f"models.{name}: batch {batch} = {seconds}: must be seconds, > 0")
-
-
-def _is_time(seconds: float) -> bool:
-    return math.isfinite(seconds) and seconds >= 0
 
 
 def _joins(signatures: Mapping[str, device_protocol.Signature]) -> bool:
