@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from dispatcher.live.driver import Call, Driver
@@ -172,16 +173,8 @@ class PlannedDevices:
         """
         if not self._driver.core.executors.serve(model):
             return None
-        is_packed = is_compressed(message.template.content_encoding)
-        known, most = self._signatures[model], self._driver.core.queues[model].spec.max_waiting
-
-        def read() -> _Examples:
-            body = message.body
-            if is_packed:
-                body = inflate(body, self.max_body)
-            return _examples(body, known, most)
-
-        return read
+        most = self._driver.core.queues[model].spec.max_waiting
+        return partial(_examples, message, self._signatures[model], most, self.max_body)
 
     def _check_version(self, route: Route) -> None:
         if route.path.startswith("/v2/"):
@@ -237,8 +230,11 @@ class _LaterCall:
         return None
 
 
-def _examples(body: bytes, known: ModelSignatures, most: int) -> _Examples:
-    """Return what a body says, of at most so many examples."""
+def _examples(message: Message, known: ModelSignatures, most: int, max_body: int) -> _Examples:
+    """Return what a body says, of at most so many examples and bytes."""
+    body = message.body
+    if is_compressed(message.template.content_encoding):
+        body = inflate(body, max_body)
     document = parse(body)
     name = signature_name(document)
     if name not in known.told:
