@@ -124,7 +124,7 @@ class Gateway(Handler):
         if route is None:
             return None
         if not self._service.serves(route.model):
-            return self._finish_trace(request, error(404, route.missing))
+            return self._finish_trace(request, error(404, routes.missing(route)))
         if self._service.program.refuses and route.is_inference:
             refusal = error(503, "draining", retry_after=DRAIN_RETRY, close=True)
             return self._finish_trace(request, refusal)
@@ -184,7 +184,7 @@ class Gateway(Handler):
     def _check(self, request: HttpRequest, route: routes.Route) -> None:
         """Check what was not known before the body."""
         if not self._service.serves(route.model):  # it was removed while the body came
-            raise _Refused(404, route.missing)
+            raise _Refused(404, routes.missing(route))
         why = self._service.too_large(route.model, len(request.body))
         if why is not None:  # no header gave its size
             raise _Refused(413, why)

@@ -19,7 +19,7 @@ from dispatcher.live.grpc import callers
 from dispatcher.live.grpc.call_limits import CallSlot, ConnectionLimits
 from dispatcher.live.grpc.methods import Own, Passed
 from dispatcher.live.grpc.responses import RefusedCall, outcome_answer, refusal, respond
-from dispatcher.live.http.routes import GrpcRoute
+from dispatcher.live.http.routes import GrpcRoute, missing
 from dispatcher.live.service import Service
 from dispatcher.state.executors import RECOVERY
 from roma.domain.errors import BackendError, BackendTimeout
@@ -132,7 +132,7 @@ class Rpc:
         """Raise RefusedCall if nothing can answer a message of that size."""
         service = self._service
         if not service.serves(route.model):
-            raise RefusedCall(_Code.NOT_FOUND, route.missing)
+            raise RefusedCall(_Code.NOT_FOUND, missing(route))
         if (why := service.too_large(route.model, size)) is not None:
             raise RefusedCall(_Code.RESOURCE_EXHAUSTED, why)
         if service.planned_devices is not None:

@@ -76,13 +76,6 @@ class Route:
         """True if it requests the status of a model's versions in TensorFlow Serving's protocol."""
         return self.path.startswith("/v1/") and self.template[-1] == "}"
 
-    @property
-    def missing(self) -> str:
-        """The error for an unknown model; TensorFlow Serving's text for its own paths."""
-        if self.path.startswith("/v2/"):
-            return f"Model not found: {self.model}"
-        return missing(self.model, self.version, is_inference=self.is_inference)
-
 
 @dataclass(frozen=True, slots=True)
 class GrpcRoute:
@@ -98,17 +91,13 @@ class GrpcRoute:
         """True if it requests the status of a model's versions in TensorFlow Serving's protocol."""
         return self.path.endswith("/GetModelStatus")
 
-    @property
-    def missing(self) -> str:
-        """The error for an unknown model."""
-        if self.path.startswith("/inference."):
-            return f"Model not found: {self.model}"
-        return missing(self.model, self.version, is_inference=self.is_inference)
 
-
-def missing(model: str, version: str | None, *, is_inference: bool) -> str:
-    """Return TensorFlow Serving's error for an unknown model."""
-    if not is_inference:
+def missing(route: Route | GrpcRoute) -> str:
+    """Return the error for an unknown model; TensorFlow Serving's text for its own paths."""
+    model, version = route.model, route.version
+    if route.path.startswith(("/v2/", "/inference.")):
+        return f"Model not found: {model}"
+    if not route.is_inference:
         return f"Could not find any versions of model {model}"
     servable = f"Specific({model}, {version})" if version else f"Latest({model})"
     return f"Servable not found for request: {servable}"

@@ -15,7 +15,7 @@ from dispatcher.live.driver import Call, Driver
 from dispatcher.live.http.handler import Pending
 from dispatcher.live.http.messages import Message, Response
 from dispatcher.live.http.responses import error, json_response
-from dispatcher.live.http.routes import Route
+from dispatcher.live.http.routes import Route, missing
 from dispatcher.live.planned import request_options
 from dispatcher.live.planned.capabilities import TYPES
 from dispatcher.live.planned.device import ModelSignatures, PlannedDevice, Signatures
@@ -181,7 +181,7 @@ class PlannedDevices:
             text = f"{route.path}: planned devices do not speak the Open Inference Protocol"
             raise RequestError(text, Code.UNIMPLEMENTED)
         if route.version not in (None, VERSION) or "/labels/" in route.path:
-            raise RequestError(route.missing, Code.NOT_FOUND)
+            raise RequestError(missing(route), Code.NOT_FOUND)
 
 
 class _LaterCall:
