@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from roma.device_protocol.headers import (
     LARGEST,
+    ActionKind,
     AnyHeader,
     ConnectHeader,
     HelloHeader,
@@ -52,6 +53,13 @@ _PREFIX = struct.Struct("<4sIQ")
 """Prefix of a frame: magic, bytes of the header, bytes of the payload."""
 
 _READER = msgspec.json.Decoder(AnyHeader)
+
+_KINDS: Mapping[type[Action], ActionKind] = {
+    Infer: "infer",
+    Load: "load",
+    Unload: "unload",
+    Discard: "discard",
+}
 
 MAX_HEADER = 16 * 2**20
 """Largest header in bytes; a Hello of ten thousand models has about five million."""
@@ -175,27 +183,22 @@ def _header(message: Message, tensors: list[TensorHeader]) -> AnyHeader:  # noqa
 def _submit(action: Action, signature: str, tensors: list[TensorHeader]) -> SubmitHeader:
     header = SubmitHeader(
         tensors=tensors,
-        action="infer",
+        action=_KINDS[type(action)],
         id=action.id,
         model=action.model,
         signature=signature,
     )
-    if isinstance(action, Unload):
-        header.action = "unload"
-        return header
     if isinstance(action, Discard):
-        header.action, header.infer = "discard", action.infer
-        return header
-    header.earliest = _finite("earliest", action.earliest)
-    header.latest = None if action.latest == math.inf else _finite("latest", action.latest)
+        header.infer = action.infer
+    if isinstance(action, Infer | Load):
+        header.earliest = _finite("earliest", action.earliest)
+        header.latest = None if action.latest == math.inf else _finite("latest", action.latest)
     if isinstance(action, Infer):
         header.batch = action.batch
         if (part := action.part) is not None:
             s = part.segment
             segment = None if s is None else (s.begin, s.end, s.total)
             header.part = PartHeader(segment, part.continues, part.with_next)
-    else:
-        header.action = "load"
     return header
 
 

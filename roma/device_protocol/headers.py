@@ -19,6 +19,9 @@ Whole = Annotated[int, Meta(ge=0, le=MOST)]
 Positive = Annotated[int, Meta(ge=1, le=MOST)]
 
 
+ActionKind = Literal["infer", "load", "unload", "discard"]
+
+
 class FrameHeader(Struct, kw_only=True, tag_field="kind"):
     """Base of headers; `tensors` describes the payload."""
 
@@ -87,7 +90,7 @@ class SubmitHeader(FrameHeader, tag="submit", omit_defaults=True):
     `infer` is the action whose results a Discard means.
     """
 
-    action: Literal["infer", "load", "unload", "discard"]
+    action: ActionKind
     id: Whole
     model: str
     signature: str
