@@ -20,6 +20,7 @@ from dispatcher.live.http.messages import Response
 from dispatcher.live.unavailable import Reasons
 from dispatcher.state.lifecycle import ExecutorState
 from roma.domain.errors import BackendAway, BackendError, BackendLost, BackendTimeout
+from roma.telemetry.tasks import is_set_within
 
 POLL = 0.25
 """Seconds between two checks of an executable that is not ready."""
@@ -202,9 +203,7 @@ async def _until_suspect(pool: Pool, doubt: asyncio.Event, limit: float) -> None
     if not pool.keeps:
         # A server that closes after each answer may have one worker per connection, such as
         # gunicorn's sync ones: a silent connection would keep it from everything else.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit):
-                await doubt.wait()
+        await is_set_within(doubt, limit)
         return
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):

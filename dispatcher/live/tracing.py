@@ -44,6 +44,7 @@ from dispatcher.live.http.routes import GrpcRoute
 from dispatcher.live.request_log import verdict
 from roma.domain.errors import BackendError, BackendUnreachable, ConfigError
 from roma.domain.events import Fail, Reject
+from roma.telemetry.tasks import is_set_within
 
 log = logging.getLogger(__name__)
 
@@ -125,9 +126,7 @@ class OtelTracer:
 
         # A daemon thread: the program's end does not wait for it either.
         threading.Thread(target=shut_down, name="last spans", daemon=True).start()
-        try:
-            await asyncio.wait_for(done.wait(), FLUSH)
-        except TimeoutError:
+        if not await is_set_within(done, FLUSH):
             log.warning("gave up on the last spans after %g s", FLUSH)
         self._said.remove()
 

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from roma.device.precise import tighten
+from roma.telemetry.tasks import is_set_within
 
 T = TypeVar("T")
 Work = Callable[[], Any]
@@ -55,11 +56,7 @@ class WorkThread:
     async def stop(self, limit: float) -> bool:
         """Accept no more work; return whether submitted work ended within `limit` seconds."""
         self._queue.put(None)
-        try:
-            await asyncio.wait_for(self._ended.wait(), limit)
-        except TimeoutError:
-            return False
-        return True
+        return await is_set_within(self._ended, limit)
 
     def _main(self) -> None:
         tighten()

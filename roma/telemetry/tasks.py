@@ -33,6 +33,14 @@ async def until_one_ends(*works: Awaitable[object]) -> None:
         task.result()
 
 
+async def is_set_within(event: asyncio.Event, limit: float) -> bool:
+    """Wait until an event is set, but not longer than `limit` seconds; return whether it is."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit):
+            await event.wait()
+    return event.is_set()
+
+
 async def to_end(work: Coroutine[object, object, Result]) -> Result:
     """Return what `work` returns; a caller that is cancelled waits until it has ended."""
     task = asyncio.create_task(work)

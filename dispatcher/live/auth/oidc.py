@@ -24,7 +24,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from dispatcher.live.auth.callers import Caller, Denied
 from dispatcher.live.auth.rate_limit import RateLimit
 from roma.config.security import OidcConfig
-from roma.telemetry.tasks import background
+from roma.telemetry.tasks import background, is_set_within
 
 ALGORITHMS = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -218,9 +218,7 @@ async def provider(config: OidcConfig) -> AsyncIterator[Provider]:
         background(_keep(found, config, session)),
     ):
         # Without keys a valid token is a 401, after which no client tries again.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LIMIT):
-                await found.asked.wait()
+        await is_set_within(found.asked, LIMIT)
         yield found
 
 
@@ -240,7 +238,5 @@ async def _keep(found: Provider, config: OidcConfig, session: ClientSession) -> 
             said = why
         found.asked.set()
         await asyncio.sleep(SOONEST)
-        with contextlib.suppress(TimeoutError):
-            # Without keys no token is accepted, so fetch them again soon.
-            async with asyncio.timeout(0 if said else config.refresh - SOONEST):
-                await found.unknown.wait()
+        # Without keys no token is accepted, so fetch them again soon.
+        await is_set_within(found.unknown, 0 if said else config.refresh - SOONEST)

@@ -7,7 +7,6 @@ Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
 
 import asyncio
-import contextlib
 from typing import Any
 
 import grpc
@@ -19,6 +18,7 @@ from dispatcher.live.grpc.call_limits import CallSlot, ConnectionLimits
 from dispatcher.live.grpc.methods import SERVICES
 from dispatcher.live.grpc.responses import RefusedCall, bad_request, respond
 from dispatcher.live.service import Service
+from roma.telemetry.tasks import is_set_within
 
 LOOK = 0.5
 """Seconds between two checks for watchers."""
@@ -94,9 +94,7 @@ class GatewayHealth:
             if status != told:
                 await context.write(_said(status))
                 told = status
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK):
-                    await self._ending.wait()
+            await is_set_within(self._ending, LOOK)
 
     def _status(self, name: str) -> int:
         service = self._service
