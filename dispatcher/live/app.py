@@ -44,7 +44,7 @@ from roma.security.admin_ports import AdminPorts
 from roma.security.tls import server_context
 from roma.telemetry import prometheus
 from roma.telemetry.reachability import reason
-from roma.telemetry.tasks import background, stop_signal, until_one_ends
+from roma.telemetry.tasks import background, stop_signal, until, until_one_ends
 
 if TYPE_CHECKING:
     from dispatcher.live.grpc.server import GatewayGrpcServer
@@ -380,12 +380,12 @@ async def _first_look(driver: Driver, admin_server: Admin, supervisors: int) -> 
     The wait is short: an executable may still be loading, and an absent supervisor is not waited
     for.
     """
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(STARTUP_WAIT):
-            while len(admin_server.heard) < supervisors or not all(
-                e.live for e in driver.core.executors
-            ):
-                await asyncio.sleep(0.02)
+    await until(
+        lambda: (
+            len(admin_server.heard) >= supervisors and all(e.live for e in driver.core.executors)
+        ),
+        STARTUP_WAIT,
+    )
 
 
 async def _drain(

@@ -5,7 +5,6 @@ model that is removed is unknown to new clients at once; waiting requests still 
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -32,6 +31,7 @@ from roma.domain.events import (
     ModelsAssigned,
 )
 from roma.domain.model import slot_count
+from roma.telemetry.tasks import until
 
 log = logging.getLogger(__name__)
 
@@ -209,28 +209,23 @@ class ModelRegistry:
         self._watching.pop(name).cancel()
         if executor.live:
             self._driver.handle(ExecutorSuspected(name))  # it gets no more requests
-            await self._until(lambda: not executor.running)
+            await until(lambda: not executor.running, self._config.gateway.drain_timeout)
         self._driver.handle(ExecutorRemoved(name))
         self._driver.suspects.pop(name, None)
         self._service.reasons.note(name)
         await self._endpoints.pop(name).close()
 
     async def _drained(self, model: str) -> None:
+        """Wait for a model's requests, but no longer than a graceful shutdown takes."""
         core = self._driver.core
-        await self._until(
+        await until(
             lambda: (
                 not core.queues[model]
                 and not core.low_priority.get(model)
                 and all(e.model != model for e in core.running())
-            )
+            ),
+            self._config.gateway.drain_timeout,
         )
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition, but no longer than a graceful shutdown takes."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.gateway.drain_timeout):
-                while not condition():
-                    await asyncio.sleep(0.02)
 
 
 def _called(config: Config) -> list[Executable]:

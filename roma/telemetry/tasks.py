@@ -3,10 +3,13 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TypeVar
 
 Result = TypeVar("Result")
+
+LOOK = 0.02
+"""Seconds between two looks at a condition."""
 
 
 @contextlib.asynccontextmanager
@@ -31,6 +34,14 @@ async def until_one_ends(*works: Awaitable[object]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()
+
+
+async def until(condition: Callable[[], bool], limit: float) -> None:
+    """Wait until a condition holds, but not longer than `limit` seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit):
+            while not condition():
+                await asyncio.sleep(LOOK)
 
 
 async def is_set_within(event: asyncio.Event, limit: float) -> bool:
