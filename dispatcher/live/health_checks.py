@@ -20,7 +20,7 @@ from dispatcher.live.http.messages import Response
 from dispatcher.live.unavailable import Reasons
 from dispatcher.state.lifecycle import ExecutorState
 from roma.domain.errors import BackendAway, BackendError, BackendLost, BackendTimeout
-from roma.telemetry.tasks import is_set_within
+from roma.telemetry.tasks import cancel, is_set_within
 
 POLL = 0.25
 """Seconds between two checks of an executable that is not ready."""
@@ -220,9 +220,7 @@ async def _until_suspect(pool: Pool, doubt: asyncio.Event, limit: float) -> None
         try:
             await asyncio.wait(signs, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for sign in signs:
-                sign.cancel()
-            await asyncio.gather(*signs, return_exceptions=True)
+            await cancel(signs)
     finally:
         writer.close()
         with contextlib.suppress(OSError):

@@ -21,6 +21,7 @@ from dispatcher.live.driver import Driver
 from dispatcher.live.http.messages import Response
 from dispatcher.live.http.routes import GrpcRoute, Route
 from roma.domain.errors import BackendError, BackendTimeout
+from roma.telemetry.tasks import cancel
 
 MAX_AGE: Final = 1.0
 """Seconds that an answer is kept, including errors of the model server."""
@@ -91,9 +92,7 @@ class Lookups:
 
     async def close(self) -> None:
         """Cancel what is in flight."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(self._tasks)
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)

@@ -1,10 +1,10 @@
-"""Tasks of a program that end together: with a block, with one another, or with a signal."""
+"""Tasks of a program that end together, with a block, another or a signal; waits with a limit."""
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
@@ -19,8 +19,15 @@ async def background(work: Coroutine[object, object, None]) -> AsyncIterator[asy
     try:
         yield task
     finally:
+        await cancel([task])
+
+
+async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel these, and wait until they have ended."""
+    ending = list(tasks)
+    for task in ending:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
 async def until_one_ends(*works: Awaitable[object]) -> None:
@@ -29,9 +36,7 @@ async def until_one_ends(*works: Awaitable[object]) -> None:
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)
     for task in done:
         task.result()
 

@@ -37,6 +37,7 @@ from roma.domain.errors import (
     BackendUnreachable,
 )
 from roma.telemetry.reachability import reason
+from roma.telemetry.tasks import cancel
 
 log: Final = logging.getLogger(__name__)
 
@@ -249,9 +250,7 @@ class Pool(ConnectionOwner):
         for timer in (self._sweeper, self._ager):
             if timer is not None:
                 timer.cancel()
-        for task in list(self._connecting):
-            task.cancel()
-        await asyncio.gather(*self._connecting, return_exceptions=True)
+        await cancel(self._connecting)
         for connection in list(self._all):
             connection.fail()
         # One turn of the loop lets the transports close.

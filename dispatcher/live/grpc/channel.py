@@ -25,6 +25,7 @@ from roma.domain.errors import (
     BackendTooLarge,
     BackendUnreachable,
 )
+from roma.telemetry.tasks import cancel
 
 log = logging.getLogger(__name__)
 
@@ -117,8 +118,7 @@ class GrpcChannel:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._channel.close()
         if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+            await cancel([self._watch])
 
     async def _run(
         self, message: GrpcMessage, attempt: "_GrpcAttempt", timeout: float, more: str
