@@ -11,6 +11,7 @@ looked up where headers are parsed, not for each request.
 import ipaddress
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 OK: Final = 0
@@ -48,7 +49,7 @@ _HOST: Final = re.compile(rb"(\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~%!$&'()*+;=-]*)(?
 class Origins:
     """Checks Host and Origin. `names` are ours; without `is_guarded` all others pass, too."""
 
-    __slots__ = ("_any", "_cors", "_hosts", "_listed", "_names", "is_guarded")
+    __slots__ = ("_any", "_known_host", "_known_lines", "_listed", "_names", "is_guarded")
 
     def __init__(
         self, names: Iterable[str] = (), cors: Iterable[str] = (), *, is_guarded: bool = False
@@ -57,30 +58,16 @@ class Origins:
         self._names = frozenset(name.lower().rstrip(".") for name in names)
         self._listed = frozenset(cors)
         self._any = "*" in self._listed
-        self._hosts: dict[bytes, int] = {}
-        self._cors: dict[bytes, bytes | None] = {}
+        self._known_host = lru_cache(maxsize=MOST)(self._host)
+        self._known_lines = lru_cache(maxsize=MOST)(self._lines)
 
     def host(self, value: bytes) -> int:
         """Return OK, or the status that refuses a Host."""
-        verdict = self._hosts.get(value)
-        if verdict is None:
-            verdict = self._host(value)
-            if len(value) <= LONGEST:
-                if len(self._hosts) >= MOST:
-                    self._hosts.clear()
-                self._hosts[value] = verdict
-        return verdict
+        return self._known_host(value) if len(value) <= LONGEST else self._host(value)
 
     def cors(self, origin: bytes) -> bytes | None:
         """Return the header lines of answers to a page of this origin; None if it is refused."""
-        if origin in self._cors:
-            return self._cors[origin]
-        lines = self._lines(origin)
-        if len(origin) <= LONGEST:
-            if len(self._cors) >= MOST:
-                self._cors.clear()
-            self._cors[origin] = lines
-        return lines
+        return self._known_lines(origin) if len(origin) <= LONGEST else self._lines(origin)
 
     def _host(self, value: bytes) -> int:
         match = _HOST.fullmatch(value)
