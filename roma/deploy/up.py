@@ -43,7 +43,7 @@ from roma.domain.errors import (
     in_words,
 )
 from roma.security import exposure, peers
-from roma.telemetry.tasks import background, stop_signal, until_one_ends
+from roma.telemetry.tasks import background, is_set_within, stop_signal, until_one_ends
 from supervisor.cgroups import Group, Hierarchy, find_hierarchy
 
 log = logging.getLogger(__name__)
@@ -350,9 +350,7 @@ async def _follow(deployment: Deployment, file: Path, told: asyncio.Event) -> No
     pending: Config | None = None
     said, pause, due = "", LOOK, 0.0
     while True:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(told.wait(), LOOK)
-        if again := told.is_set():
+        if again := await is_set_within(told, LOOK):
             log.info("SIGHUP: reading %s", file)
         told.clear()
         new = watch.look(again=again)

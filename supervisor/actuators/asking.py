@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from roma.telemetry.tasks import cancel
+
 
 class Asking:
     """Asks once after each tick, unless it came early or the last answer is still awaited.
@@ -47,8 +49,7 @@ class Asking:
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel([self._task])
 
     def _begin(self) -> None:
         self._timer = None

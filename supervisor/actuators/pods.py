@@ -19,6 +19,7 @@ from roma.kubernetes.limit_range import NO_BOUNDS, CpuBounds
 from roma.kubernetes.pods import Pod
 from roma.kubernetes.quantity import quantity
 from roma.kubernetes.watch import PodWatch
+from roma.telemetry.tasks import cancel
 from supervisor.executables import Reading
 
 LEAST_CHANGE: Final = 10
@@ -121,9 +122,7 @@ class PodActuator:
 
     async def close(self) -> None:
         """Give up the calls that are on their way."""
-        for call in self._pending.values():
-            call.cancel()
-        await asyncio.gather(*self._pending.values(), return_exceptions=True)
+        await cancel(self._pending.values())
 
     async def read(self) -> Mapping[str, Reading | None]:
         """Read every pod: what its model server has reported since the last tick."""

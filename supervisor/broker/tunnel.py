@@ -13,6 +13,7 @@ from pathlib import Path
 
 from roma.telemetry.orphans import die_with_parent
 from roma.telemetry.reachability import reason
+from roma.telemetry.tasks import is_set_within
 
 FIRST_TRY = 12.0
 """Seconds to wait for the first connection; earlier calls would fail."""
@@ -105,9 +106,7 @@ async def tunnel(target: str) -> AsyncIterator[Tunnel]:
         made = Tunnel(target, Path(directory) / "engine.sock")
         keeping = asyncio.create_task(made.keep())
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_TRY):
-                    await made.tried.wait()
+            await is_set_within(made.tried, FIRST_TRY)
             yield made
         finally:
             keeping.cancel()

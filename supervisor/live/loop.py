@@ -17,6 +17,7 @@ from roma.domain.exchange import QUIET, ExchangeReply, ExchangeRequest, silence
 from roma.domain.stats import Histogram, decades
 from roma.telemetry import decision_log as decision_logs
 from roma.telemetry.decision_log import DecisionLog
+from roma.telemetry.tasks import cancel
 from roma.telemetry.wallclock import wall_clock
 from supervisor.actuators.base import Actuator
 from supervisor.contention import HostReading
@@ -120,9 +121,7 @@ class ControlLoop:
                 self.missed += passed - 1
                 due += passed * self.period
         finally:
-            for task in listening:
-                task.cancel()
-            await asyncio.gather(*listening, return_exceptions=True)
+            await cancel(listening)
             await self._end_decision_log()
 
     async def _until(self, due: float) -> float:

@@ -10,6 +10,7 @@ from roma.config.schema import Config
 from roma.config.workers import WorkerConfig
 from roma.domain.errors import ActuationError, TakenError
 from roma.telemetry.decision_log import DecisionLog
+from roma.telemetry.tasks import cancel
 from supervisor.actuators.base import Actuator
 from supervisor.actuators.host import read_host
 from supervisor.assembly import build_core, managed
@@ -156,8 +157,7 @@ class WorkerSet:
     async def _remove(self, name: str) -> None:
         worker = self._workers.pop(name)
         if worker.ticking is not None:
-            worker.ticking.cancel()
-            await asyncio.gather(worker.ticking, return_exceptions=True)
+            await cancel([worker.ticking])
         await worker.held.aclose()
 
 

@@ -17,6 +17,7 @@ from roma.kubernetes.credentials import find
 from roma.kubernetes.limit_range import NO_BOUNDS, CpuBounds
 from roma.kubernetes.pods import MODEL_LABEL, Pod
 from roma.kubernetes.watch import ObjectWatch, PodWatch, changes, node_watch
+from roma.telemetry.tasks import cancel
 
 log = logging.getLogger(__name__)
 
@@ -151,9 +152,7 @@ async def _running(
     try:
         yield running
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel(running)
         await watches[0].client.close()
 
 
