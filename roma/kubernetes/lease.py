@@ -155,8 +155,11 @@ class LeaderLease:
                 "metadata": {"name": self._name},
                 "spec": {},
             }
-        self._missing, spec = float("inf"), found["spec"]
-        self._look(found, spec)
+        self._missing = float("inf")
+        self.holder = str(found["spec"].get("holderIdentity") or "")
+        version = str(found["metadata"]["resourceVersion"])
+        if version != self._seen[0]:
+            self._seen = version, self._clock()
         if self.holder not in ("", self.identity) and sent < self._seen[1] + DURATION:
             return None
         return found
@@ -170,12 +173,6 @@ class LeaderLease:
         if not isinstance(spec, dict) or not (found.get("metadata") or {}).get("resourceVersion"):
             raise ApiServerError(f"{self._path}: an answer that is no Lease")
         return found
-
-    def _look(self, found: dict[str, Any], spec: dict[str, Any]) -> None:
-        version = str(found["metadata"]["resourceVersion"])
-        self.holder = str(spec.get("holderIdentity") or "")
-        if version != self._seen[0]:
-            self._seen = version, self._clock()
 
     def _claimed(self, spec: dict[str, Any]) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
