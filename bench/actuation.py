@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import docker
 from rich.console import Console
-from rich.table import Table
 
+from bench.tables import new_table
 from roma.config.placement import on_worker
 from roma.config.schema import Config
 from roma.domain import units
@@ -48,9 +48,9 @@ Apply = Callable[[Mapping[str, float]], Awaitable[Mapping[str, float | Actuation
 
 def run() -> None:
     """Print the time of one tick's actuation, and the jitter of a concurrent loop."""
-    table = Table(title=f"setting the cores of {EXECUTABLES} executables, ms ({TICKS} ticks)")
-    for column in ("through", "median", "p99", "jitter of ticks, p99", "CPU per tick"):
-        table.add_column(column, justify="left" if column == "through" else "right")
+    title = f"setting the cores of {EXECUTABLES} executables, ms ({TICKS} ticks)"
+    columns = ("through", "median", "p99", "jitter of ticks, p99", "CPU per tick")
+    table = new_table(title, *columns)
     ways = {
         "the engine": _by_engine,
         "the engine, docker package": lambda: _by_engine(package=True),

@@ -20,11 +20,11 @@ from statistics import median, quantiles
 from typing import NamedTuple, NoReturn
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.builds import COMPILED, ROOT, environment, interpreter
 from bench.programs import cost, wrk
 from bench.proxies import CLIENT, PROXY, echo, gateway, needs, scratch, wrk_script
+from bench.tables import new_table
 
 ROUNDS = 31
 """Odd, so that a figure's median is one of its rounds."""
@@ -96,12 +96,9 @@ def run(arguments: Sequence[str]) -> None:
     _check(clone)
     if not names or "gateway" in names:
         needs("gateway", "nginx", "wrk")
-    table = Table(
-        title=f"CPU time, compiled, here and in {clone}: medians of {ROUNDS} rounds",
-        caption=f"aim: ratio ≤ {AIM}",
-    )
-    for column in ("", "ours", "theirs", "ratio", "quartiles"):
-        table.add_column(column, justify="right" if column else "left")
+    title = f"CPU time, compiled, here and in {clone}: medians of {ROUNDS} rounds"
+    columns = ("", "ours", "theirs", "ratio", "quartiles")
+    table = new_table(title, *columns, caption=f"aim: ratio ≤ {AIM}")
     is_above = False
     for figure in (f for name in names or FIGURES for f in FIGURES[name]):
         rounds = compare(figure, clone)

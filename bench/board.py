@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from prometheus_client.exposition import generate_latest
 from rich.console import Console
-from rich.table import Table
 
+from bench.tables import new_table
 from bench.ticks import tick_ms
 from controllers.measurement import Demand, Measurement
 from dispatcher import reports
@@ -76,9 +76,8 @@ def run() -> None:
         f"histograms of {RATE} requests": (_time(_histograms), 1.0),
         "a page that opens": (_time(lambda: _dumped(overview(board.history))), 0.0),
     }
-    table = Table(title=f"seeing, {MODELS} models, {LOOKS} s of history")
-    for name in ("what", "CPU ms", "per second", "share of a core"):
-        table.add_column(name, justify="left" if name == "what" else "right")
+    title = f"seeing, {MODELS} models, {LOOKS} s of history"
+    table = new_table(title, "what", "CPU ms", "per second", "share of a core")
     for what, (seconds, often) in costs.items():
         table.add_row(
             what, f"{seconds * 1000:.2f}", f"{often:g}" if often else "-", f"{seconds * often:.2%}"

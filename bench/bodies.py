@@ -8,17 +8,15 @@ from statistics import median
 import numpy as np
 import orjson
 from rich.console import Console
-from rich.table import Table
+
+from bench.tables import new_table
 
 ROUNDS = 9
 
 
 def run() -> None:
     """Print ms per body, for a digit and for a 224×224×3 image written as numbers."""
-    table = Table(title="reading a predict body, ms (median)")
-    table.add_column("body")
-    for name in ("size", "json", "orjson"):
-        table.add_column(name, justify="right")
+    table = new_table("reading a predict body, ms (median)", "body", "size", "json", "orjson")
     for name, shape in (("8×8 digit", (8, 8)), ("224×224×3 image", (224, 224, 3))):
         pixels = np.random.default_rng(1).random(shape)
         body = orjson.dumps({"instances": [pixels.tolist()]})

@@ -7,8 +7,8 @@ statistics, admission to the device, next one commanded).
 import time
 
 from rich.console import Console
-from rich.table import Table
 
+from bench.tables import new_table
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers import registry
 from dispatcher.schedulers.base import Choice, Scheduler
@@ -28,10 +28,9 @@ CASES = [(10, 10), (10, 4000), (4000, 4000), (4000, 40000)]
 
 def run() -> None:
     """Print µs per decision, choice / whole event, by policy and size."""
-    table = Table(title="scheduling decision, µs: choice alone / whole event")
-    table.add_column("GPU policy")
-    for models, waiting in CASES:
-        table.add_column(f"{models} models, {waiting} waiting", justify="right")
+    sizes = [f"{models} models, {waiting} waiting" for models, waiting in CASES]
+    title = "scheduling decision, µs: choice alone / whole event"
+    table = new_table(title, "GPU policy", *sizes)
     for policy, chosen in registry.GPU.items():
         if chosen.request_aware:
             continue  # for planned devices only: `python -m bench fleet`

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.builds import BUILDS, environment
+from bench.tables import new_table
 from dispatcher.core import Dispatcher
 from dispatcher.schedulers.clockwork.policy import Clockwork
 from roma.device.models_table import TABLE_1, offers
@@ -54,10 +54,8 @@ class Found:
 def run() -> None:
     """Print µs per request by rate."""
     title = f"clockwork: µs of one core per request, best of {ROUNDS}"
-    table = Table(title=f"{title}; {COPIES * len(TABLE_1)} models, {DEVICES} devices")
-    table.add_column("req/s", justify="right")
-    for name in (*BUILDS, "in time", "cold", "LOADs per s"):
-        table.add_column(name, justify="right")
+    title += f"; {COPIES * len(TABLE_1)} models, {DEVICES} devices"
+    table = new_table(title, "req/s", *BUILDS, "in time", "cold", "LOADs per s", words=0)
     for rate in RATES:
         # In turns, so that a drift of the machine affects both.
         rounds = [{b: _measured(b, rate) for b in BUILDS} for _ in range(ROUNDS)]

@@ -27,6 +27,7 @@ from bench.proxies import (
     scratch,
     wrk_script,
 )
+from bench.tables import new_table
 
 SECONDS = 3
 ROUNDS = 5
@@ -86,15 +87,11 @@ def _throughput(script: Path, ports: dict[str, int], pids: dict[str, int], *, tr
                 served = wrk(script, f"http://127.0.0.1:{port}", c, SECONDS, CLIENT)
                 measured[name, c] = served, cost(pids[name]).since(before).per(served.requests)
         rounds.append(measured)
-    rates = Table(
-        title=f"2-hop proxy, {heads}, req/s (median of {ROUNDS} × {SECONDS} s), share of nginx"
-    )
-    costs = Table(title=f"CPU µs per request, {heads}: user + system, share of nginx")
+    columns = ["", *(f"{c} connections" for c in CONNECTIONS)]
+    spread = f"median of {ROUNDS} × {SECONDS} s"
+    rates = new_table(f"2-hop proxy, {heads}, req/s ({spread}), share of nginx", *columns)
+    costs = new_table(f"CPU µs per request, {heads}: user + system, share of nginx", *columns)
     memory = Table(title="resident memory after the load")
-    for table in (rates, costs):
-        table.add_column("")
-        for c in CONNECTIONS:
-            table.add_column(f"{c} connections", justify="right")
     for name in ports:
         rates.add_row(name, *(_rate(rounds, name, c) for c in CONNECTIONS))
         if name != "echo alone":
@@ -121,10 +118,8 @@ def _cost(rounds: Rounds, name: str, connections: int) -> str:
 
 
 def _latency(direct: int, ports: dict[str, int]) -> None:
-    table = Table(title=f"latency added to the direct backend at {RATE:,.0f} req/s, ms")
-    table.add_column("")
-    for share in ("p50", "p99"):
-        table.add_column(share, justify="right")
+    title = f"latency added to the direct backend at {RATE:,.0f} req/s, ms"
+    table = new_table(title, "", "p50", "p99")
     added: dict[str, list[tuple[float, float]]] = {name: [] for name in ports}
     for _ in range(ROUNDS):
         base = _predicts(direct, RATE, SECONDS)
@@ -137,12 +132,11 @@ def _latency(direct: int, ports: dict[str, int]) -> None:
 
 
 def _under_load(directory: Path, ports: dict[str, int]) -> None:
-    table = Table(
-        title=f"response time at {LOAD:.0%} of its peak, ms ({CLIENTS} clients, exponential "
-        "pauses); nginx at the gateway's rate"
+    table = new_table(
+        f"response time at {LOAD:.0%} of its peak, ms ({CLIENTS} clients, exponential "
+        "pauses); nginx at the gateway's rate",
+        *("", "req/s", "served", "p50", "p99"),
     )
-    for column in ("", "req/s", "served", "p50", "p99"):
-        table.add_column(column, justify="right" if column else "left")
     names = (COMPILED, NGINX, "gateway")
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
     rate = 0.0

@@ -4,11 +4,11 @@ import contextlib
 from statistics import median
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.openloop import Stream, held, measure
 from bench.programs import Cost, cost, resident
 from bench.proxies import BODY, CLIENT, TARGET, echo, gateway, needs, scratch
+from bench.tables import new_table
 
 CONNECTIONS = 10_000
 RATE = 1000.0
@@ -30,13 +30,9 @@ def run() -> None:
             for count, found in rounds.items():
                 with held(port, count):
                     found.append((resident(pid), *_active(port, pid)))
-    table = Table(
-        title=f"an active client at {RATE:,.0f} req/s (median of {ROUNDS} × {SECONDS:g} s)",
-        caption="aim: less than 300 MB",
-    )
+    title = f"an active client at {RATE:,.0f} req/s (median of {ROUNDS} × {SECONDS:g} s)"
     columns = ("idle connections", "RSS, MiB", "p50, ms", "p99, ms", "max, ms", "CPU of a core")
-    for column in columns:
-        table.add_column(column, justify="right")
+    table = new_table(title, *columns, words=0, caption="aim: less than 300 MB")
     for count, found in rounds.items():
         # The process keeps memory that many connections once took: the first round is the true one.
         memory = found[0][0]

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import yaml
 from rich.console import Console
-from rich.table import Table
 
 from bench.builds import environment
 from bench.programs import program
 from bench.proxies import scratch
+from bench.tables import new_table
 from roma.tools.demo import inputs, models, plan
 from roma.tools.demo.ports import free_ports
 from roma.tools.load import RequestEnd, RequestResult, Stream
@@ -224,15 +224,14 @@ def up(file: Path, log: Path, core: int | None = None, build: str = "interpreted
 
 
 def _print(plant: Plant, rate: float, pairs: list[Pair]) -> None:
-    table = Table(
-        title=f"{plant.served} at {rate:.1f} req/s ({BUSY:.0%} of {plant.cores:g} "
+    table = new_table(
+        f"{plant.served} at {rate:.1f} req/s ({BUSY:.0%} of {plant.cores:g} "
         f"cores) while {plant.loaded} loads",
+        *("round", "quiet p50 / p99, ms", "loading p50 / p99, ms", "p50 ×", "p99 ×"),
+        *("refused", "loaded in, s"),
+        words=0,
         caption="aim: p99 × ≤ 1.2, the median of the rounds",
     )
-    for column in ("round", "quiet p50 / p99, ms", "loading p50 / p99, ms", "p50 ×", "p99 ×"):
-        table.add_column(column, justify="right")
-    table.add_column("refused", justify="right")
-    table.add_column("loaded in, s", justify="right")
     ratios = [(p.loading.p50 / p.quiet.p50, p.loading.p99 / p.quiet.p99) for p in pairs]
     for i, (pair, (half, most)) in enumerate(zip(pairs, ratios, strict=True), 1):
         refused = f"{pair.quiet.refused:.1%} / {pair.loading.refused:.1%}"

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from bench import standin
 from bench.openloop import Report, Spread, Stream, in_time, measure
 from bench.programs import cost, resident
 from bench.proxies import BODY, CLIENT, gateway, needs, scratch
+from bench.tables import new_table
 
 SLOTS, SERVICE = 8, 0.020
 CAPACITY = SLOTS / SERVICE
@@ -56,19 +56,18 @@ def run(seconds: float = SECONDS) -> None:
     """
     needs("overload")
     with scratch() as directory:
-        table = Table(title=f"one model of {CAPACITY:.0f} req/s, each promised {1000 * SLA:.0f} ms")
-        for column in (f"offered for {seconds:g} s", *(f"{times} × capacity" for times in OFFERED)):
-            table.add_column(column, justify="right" if "×" in column else "left")
+        title = f"one model of {CAPACITY:.0f} req/s, each promised {1000 * SLA:.0f} ms"
+        loads = [f"{times} × capacity" for times in OFFERED]
+        table = new_table(title, f"offered for {seconds:g} s", *loads)
         results = [_overloaded(directory, times, seconds) for times in OFFERED]
         for row in results[0]:
             table.add_row(row, *(result[row] for result in results))
         Console().print(table)
-        table = Table(
-            title=f"model a at {BESIDE:.0%} of its capacity, beside model b, {seconds:g} s",
+        table = new_table(
+            f"model a at {BESIDE:.0%} of its capacity, beside model b, {seconds:g} s",
+            *("model b", "a late or refused", "a p50, ms", "a p99, ms", "a max, ms"),
             caption="aim: the late share rises by no more than 1 point",
         )
-        for column in ("model b", "a late or refused", "a p50, ms", "a p99, ms", "a max, ms"):
-            table.add_column(column, justify="right" if column != "model b" else "left")
         for name, rate in (("idle", 0.0), ("flooded 10 ×", 10 * CAPACITY)):
             table.add_row(name, *_beside(directory, rate, seconds))
         Console().print(table)

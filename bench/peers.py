@@ -18,11 +18,11 @@ from statistics import median
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.builds import ROOT, environment
 from bench.programs import cost, paused, program, until_ready, wrk
 from bench.proxies import BODY, STATUS, TARGET, gateway, needs, scratch, wrk_script
+from bench.tables import new_table
 from roma.tools.demo.ports import free_ports
 
 SECONDS = 3
@@ -93,13 +93,11 @@ def run() -> None:
 
 
 def _print(connections: int, systems: tuple[System, ...], found: tuple[Rounds, ...]) -> None:
-    table = Table(
-        title=f"echo of 16 floats, {connections} connections (medians of {ROUNDS} × {SECONDS} s)",
+    table = new_table(
+        f"echo of 16 floats, {connections} connections (medians of {ROUNDS} × {SECONDS} s)",
+        *("", "req/s", "gateway's", "×", "CPU µs", "gateway's", "×", "aim"),
         caption="×: of what the gateway with a Python echo behind it does in the same round",
     )
-    table.add_column("")
-    for column in ("req/s", "gateway's", "×", "CPU µs", "gateway's", "×", "aim"):
-        table.add_column(column, justify="right")
     for system, rounds in zip(systems, found, strict=True):
         ours, theirs = zip(*rounds, strict=True)
         table.add_row(

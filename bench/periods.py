@@ -10,10 +10,10 @@ import urllib.request
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.loading import BUSY, Plant, bodies_of, up
 from bench.proxies import scratch
+from bench.tables import new_table
 from roma.config.control import LONG_PERIOD, SHORT_PERIOD
 from roma.tools.load import RequestEnd, Stream
 from roma.tools.load.client import RestClient
@@ -40,12 +40,12 @@ class Outcomes(NamedTuple):
 
 def run() -> None:
     """Print late shares and core-seconds, by control period."""
-    table = Table(
-        title=f"{BURSTS} bursts of {ON:g} s with {OFF:g} s between them",
+    table = new_table(
+        f"{BURSTS} bursts of {ON:g} s with {OFF:g} s between them",
+        *("period", "sent", "late", "refused", "allocated", "used", "missed"),
+        words=0,
         caption="core-seconds allocated and used",
     )
-    for column in ("period", "sent", "late", "refused", "allocated", "used", "missed"):
-        table.add_column(column, justify="right")
     cost: float | None = None
     for period in PERIODS:
         with scratch() as directory:

@@ -20,6 +20,7 @@ from bench.builds import environment
 from bench.openloop import Report, Stream, measure
 from bench.programs import cost, program, until_listening
 from bench.proxies import CLIENT, gateway, needs, scratch
+from bench.tables import new_table
 from roma.cli.console import wide_console
 from roma.tools.demo.ports import free_ports
 
@@ -94,20 +95,12 @@ def run(rates: tuple[int, ...] = RATES, seconds: float = SECONDS) -> None:
 
 def sweep(plant: Plant, title: str, rates: Sequence[float], seconds: float) -> Table:
     """Return a table by rate, of one gateway and its devices."""
-    table = Table(title=f"clockwork live: {title}")
-    for name in (
-        "req/s",
-        "in time",
-        "refused",
-        "p50",
-        "worst p99",
-        "max",
-        "over p99",
-        "p99.9",
-        "p99.99",
-        "gateway",
-    ):
-        table.add_column(name, justify="right")
+    table = new_table(
+        f"clockwork live: {title}",
+        *("req/s", "in time", "refused", "p50", "worst p99", "max"),
+        *("over p99", "p99.9", "p99.99", "gateway"),
+        words=0,
+    )
     best = 0.0
     with scratch() as directory, _run(directory, plant) as running:
         for rate in rates:

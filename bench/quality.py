@@ -8,8 +8,8 @@ import gc
 import time
 
 from rich.console import Console
-from rich.table import Table
 
+from bench.tables import new_table
 from roma.lab.experiments.qos.compare import Contender, contenders
 from roma.lab.experiments.qos.runs import Trial, run
 from roma.lab.experiments.qos.setting import CLUSTER, SINGLE, TESTS
@@ -20,10 +20,8 @@ BUSIEST = TESTS[1]
 
 def run_all() -> None:
     """Print µs per decision by policy."""
-    table = Table(title="decision, µs: median / p99 (longest of all, ms)")
-    table.add_column("policy")
-    table.add_column("one device", justify="right")
-    table.add_column("ten devices", justify="right")
+    title = "decision, µs: median / p99 (longest of all, ms)"
+    table = new_table(title, "policy", "one device", "ten devices")
     for single, cluster in zip(contenders(SINGLE), contenders(CLUSTER), strict=True):
         cells = [
             _cell(costs(contender, kinds))

@@ -20,8 +20,8 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
+from bench.tables import new_table
 from roma.config.profile import ModelProfile
 from roma.config.schema import Config
 from roma.lab.experiments.intervals import cores_at
@@ -122,20 +122,15 @@ def run(requests: int = REQUESTS) -> None:
 
 
 def _parity(rounds: Mapping[Cell, Sequence[tuple[Round, Round]]]) -> bool:
-    table = Table(
-        title=f"response times in ms, kernel → simulator, medians of {ROUNDS} rounds",
+    table = new_table(
+        f"response times in ms, kernel → simulator, medians of {ROUNDS} rounds",
+        *("load", "quota", "burst", "p50", "p95", "ratio", "p99", "ratio"),
         caption=f"aim: p95 within {P95:.0%}, p99 within {P99:.0%} (median of the ratios)",
     )
-    for column in ("load", "quota", "burst", "p50", "p95", "ratio", "p99", "ratio"):
-        table.add_column(column, justify="left" if column == "load" else "right")
     fits = True
     for cell, found in rounds.items():
         for i, load in enumerate(cell.loads):
-            row = [
-                f"{load.rate:g}/s × {1000 * load.cost:g} ms",
-                f"{load.quota:g}",
-                f"{cell.burst:g}",
-            ]
+            row = [str(load), f"{load.quota:g}", f"{cell.burst:g}"]
             for q, bound in ((0.50, None), (0.95, P95), (0.99, P99)):
                 pairs = [(_quantile(k.times[i], q), _quantile(s.times[i], q)) for k, s in found]
                 kernel, simulator = (1000 * median(side) for side in zip(*pairs, strict=True))
@@ -150,12 +145,12 @@ def _parity(rounds: Mapping[Cell, Sequence[tuple[Round, Round]]]) -> bool:
 
 
 def _savings(rounds: Mapping[Cell, Sequence[tuple[Round, Round]]]) -> bool:
-    table = Table(
-        title=f"core-seconds per second for {LATE:.0%} late, promise {SERVICES} × service",
+    table = new_table(
+        f"core-seconds per second for {LATE:.0%} late, promise {SERVICES} × service",
+        *("load", "side", "without burst", "with burst", "saved"),
+        words=2,
         caption=f"of constant quotas, interpolated; aim: burst saves ≥ {SAVED:.0%} in the kernel",
     )
-    for column in ("load", "side", "without burst", "with burst", "saved"):
-        table.add_column(column, justify="left" if column in ("load", "side") else "right")
     saves = True
     for key, bursts in QUOTAS.items():
         for side, name in enumerate(("kernel", "simulator")):

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.builds import BUILDS, environment
+from bench.tables import new_table
 from roma.config.schema import Config
 from roma.lab.experiments.systems import ROMA, SHIPPED_ENGINE
 from roma.lab.experiments.workloads import ALL_APPS
@@ -40,19 +40,15 @@ PLANTS: dict[str, tuple[str, Callable[[], Scenario]]] = {
 
 def run(millions: int = 2) -> None:
     """Print requests per second of one core, and the peak memory by the length of a run."""
-    table = Table(title=f"simulator: requests per second of one core, best of {ROUNDS}")
-    table.add_column("plant")
-    for column in BUILDS:
-        table.add_column(column, justify="right")
+    title = f"simulator: requests per second of one core, best of {ROUNDS}"
+    table = new_table(title, "plant", *BUILDS)
     for key, (name, _) in PLANTS.items():
         # In turns, so that a drift of the machine affects both.
         rounds = [{b: _measured(b, "speed", key) for b in BUILDS} for _ in range(ROUNDS)]
         table.add_row(name, *(f"{max(r[b] for r in rounds):,.0f}" for b in BUILDS))
     Console().print(table)
-    table = Table(title="simulator: peak memory of one process, MiB")
-    table.add_column("million requests", justify="right")
-    for column in BUILDS:
-        table.add_column(column, justify="right")
+    title = "simulator: peak memory of one process, MiB"
+    table = new_table(title, "million requests", *BUILDS, words=0)
     for length in (1, millions):
         peaks = [_measured(build, "peak", f"{length}") for build in BUILDS]
         table.add_row(f"{length}", *(f"{peak:.1f}" for peak in peaks))

@@ -3,8 +3,8 @@
 import time
 
 from rich.console import Console
-from rich.table import Table
 
+from bench.tables import new_table
 from controllers import registry
 from roma.domain.exchange import ExchangeReply, ExecutorReport, ModelReport
 from roma.domain.model import ModelSpec, Sla
@@ -17,10 +17,8 @@ TICKS = 50
 
 def run() -> None:
     """Print ms per tick for 200 models, by law, with enough cores and in a shortage."""
-    table = Table(title="supervisor tick, 200 models: ms (median of 50)")
-    table.add_column("law")
-    for name in ("enough cores", "shortage"):
-        table.add_column(name, justify="right")
+    title = "supervisor tick, 200 models: ms (median of 50)"
+    table = new_table(title, "law", "enough cores", "shortage")
     for law in registry.LAWS:
         table.add_row(law, *(f"{tick_ms(law, capacity):.2f}" for capacity in (1000.0, 20.0)))
     Console().print(table)
