@@ -156,18 +156,14 @@ def _until_answering(name: str, url: str) -> None:
     sys.exit(f"peers bench: {name} did not answer within {START_LIMIT:g} s")
 
 
-@contextlib.contextmanager
-def _plain(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _plain(directory: Path) -> Running:
     backend = directory / "plain.sock"
-    with _behind(directory, _echo(backend), backend) as served:
-        yield served
+    return _behind(directory, _echo(backend), backend)
 
 
-@contextlib.contextmanager
-def _by_tcp(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _by_tcp(directory: Path) -> Running:
     (backend,) = free_ports(1)
-    with _behind(directory, _echo(backend), backend) as served:
-        yield served
+    return _behind(directory, _echo(backend), backend)
 
 
 @contextlib.contextmanager
@@ -183,15 +179,13 @@ def _echo(place: int | Path) -> list[str]:
     return [sys.executable, str(ECHOES / "plain_echo.py"), f"{place}"]
 
 
-@contextlib.contextmanager
-def _embedded(directory: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _embedded(directory: Path) -> Running:
     (backend,) = free_ports(1)
-    env, model = environment("compiled"), directory / "echo"
-    with program([sys.executable, "-c", _SAVED_MODEL, str(model / "1")], env=env) as building:
-        _until_gone(building)
+    model = directory / "echo"
+    building = [sys.executable, "-c", _SAVED_MODEL, str(model / "1")]
+    subprocess.run(building, check=True, capture_output=True, env=environment("compiled"))
     argv = [sys.executable, "-m", "roma", "serve-model", f"--model=m={model}", f"--port={backend}"]
-    with _behind(directory, argv, backend) as served:
-        yield served
+    return _behind(directory, argv, backend)
 
 
 @contextlib.contextmanager
@@ -234,12 +228,3 @@ def _alone(
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     with program(argv, env={**kept, **path, **(env or {})}, log=directory / "peer.log") as pid:
         yield port, (pid,)
-
-
-def _until_gone(pid: int) -> None:
-    deadline = time.monotonic() + START_LIMIT
-    while time.monotonic() < deadline:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state == "Z":
-            return
-        time.sleep(0.1)
