@@ -10,7 +10,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from bench.builds import ROOT, environment
-from bench.programs import cost, paused, program, until_ready, wrk
+from bench.programs import cost, paused, program, until, until_ready, wrk
 from bench.proxies import BODY, STATUS, TARGET, gateway, needs, scratch, wrk_script
 from bench.tables import new_table
 from roma.tools.demo.ports import free_ports
@@ -143,17 +142,15 @@ def _one(script: Path, url: str, connections: int, pids: tuple[int, ...]) -> Fou
 
 
 def _until_answering(name: str, url: str) -> None:
-    deadline = time.monotonic() + START_LIMIT
-    headers = {"Content-Type": "application/json"}
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):  # urllib's errors are OSErrors
-            asked = urllib.request.Request(url, BODY, headers)
-            answer = urllib.request.urlopen(asked, timeout=5).read()
-            if b"15.5" not in answer:
-                sys.exit(f"peers bench: {name} answers {answer!r}")
-            return
-        time.sleep(0.2)
-    sys.exit(f"peers bench: {name} did not answer within {START_LIMIT:g} s")
+    asked = urllib.request.Request(url, BODY, {"Content-Type": "application/json"})
+
+    def is_answering() -> bool:
+        answer = urllib.request.urlopen(asked, timeout=5).read()
+        if b"15.5" not in answer:
+            sys.exit(f"peers bench: {name} answers {answer!r}")
+        return True
+
+    until(is_answering, START_LIMIT, f"peers bench: {name} did not answer")
 
 
 def _plain(directory: Path) -> Running:

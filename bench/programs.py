@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,11 +64,8 @@ def program(
             process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE)
-            for pid in (*children, process.pid):
-                if pid == process.pid and process.poll() is not None:
-                    continue
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            _signal(children, signal.SIGKILL)
+            process.kill()  # nothing, if it has exited
             process.wait()
 
 
@@ -174,25 +171,32 @@ def _seconds(text: str) -> float:
     raise AssertionError(text)
 
 
-def until_ready(url: str, limit: float = 20.0) -> None:
-    """Wait until a GET is answered with 200; exit on timeout."""
+def until(is_done: Callable[[], bool], limit: float, failure: str) -> None:
+    """Ask until the answer is True, as long as it is False or an OSError; exit on timeout."""
     deadline = time.monotonic() + limit
     while True:
-        with contextlib.suppress(OSError):
-            if urllib.request.urlopen(url, timeout=1).status == 200:
+        with contextlib.suppress(OSError):  # urllib's errors are OSErrors
+            if is_done():
                 return
         if time.monotonic() > deadline:
-            sys.exit(f"bench: {url} did not answer within {limit:g} s")
+            sys.exit(f"{failure} within {limit:g} s")
         time.sleep(0.1)
+
+
+def until_ready(url: str, limit: float = 20.0) -> None:
+    """Wait until a GET is answered with 200; exit on timeout."""
+
+    def is_ready() -> bool:
+        return urllib.request.urlopen(url, timeout=1).status == 200
+
+    until(is_ready, limit, f"bench: {url} did not answer")
 
 
 def until_listening(port: int, limit: float = 20.0) -> None:
     """Wait until a port of this machine takes connections; exit on timeout."""
-    deadline = time.monotonic() + limit
-    while True:
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        if time.monotonic() > deadline:
-            sys.exit(f"bench: nobody listens on port {port} after {limit:g} s")
-        time.sleep(0.1)
+
+    def is_listening() -> bool:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+
+    until(is_listening, limit, f"bench: nobody listens on port {port}")
