@@ -5,8 +5,6 @@ besides names and ports. Models come and go as it is rewritten.
 """
 
 import contextlib
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +13,9 @@ from typing import Any
 import yaml
 
 from bench.builds import ROOT, is_compiled
-from bench.loading import status_of, up
+from bench.loading import until_status, up
 from bench.programs import cost, descendant, move
+from roma.config import file_edit
 from roma.tools.demo.ports import free_ports
 
 WORKER, REST = 0, 1
@@ -66,18 +65,12 @@ class Deployment:
             "gateway": {"port": gateway, "admin_port": admin},
             "control": {"port": supervisor},
         }
-        scratch = self.file.with_suffix(".new")
-        scratch.write_text(yaml.safe_dump(document, sort_keys=False))
-        scratch.replace(self.file)
+        file_edit.output(self.file, yaml.safe_dump(document, sort_keys=False))
 
     def until(self, model: str, *statuses: int) -> None:
         """Wait until the gateway answers one of these statuses for a model; exit if it does not."""
         url = f"http://127.0.0.1:{self.port}/v1/models/{model}"
-        deadline = time.monotonic() + START_LIMIT
-        while (status := status_of(url)) not in statuses:
-            if time.monotonic() > deadline:
-                sys.exit(f"bench: {url} was {status} for {START_LIMIT:g} s, not {statuses}")
-            time.sleep(0.1)
+        until_status(url, *statuses, limit=START_LIMIT)
 
     def used(self, model: str) -> float:
         """Return the CPU seconds that a model's server has used."""

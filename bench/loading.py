@@ -7,11 +7,11 @@ removed. The load generator runs beside it on the same cores, at a cost of some 
 """
 
 import asyncio
-import contextlib
 import sys
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from bench.builds import environment
 from bench.programs import program
 from bench.proxies import scratch
 from bench.tables import new_table
+from roma.config import file_edit
 from roma.tools.demo import inputs, models, plan
 from roma.tools.demo.ports import free_ports
 from roma.tools.load import RequestEnd, RequestResult, Stream
@@ -111,19 +112,12 @@ class Plant:
             "gateway": self._ports,
             "control": self.control,
         }
-        scratch_file = self.file.with_suffix(".new")
-        scratch_file.write_text(yaml.safe_dump(document, sort_keys=False))
-        scratch_file.replace(self.file)
+        file_edit.output(self.file, yaml.safe_dump(document, sort_keys=False))
 
     async def until(self, name: str, status: int) -> None:
         """Wait until the gateway answers this status for a model; exit if it does not."""
         url = f"{self.url}/v1/models/{name}"
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(READY_LIMIT):
-                while await asyncio.to_thread(status_of, url) != status:
-                    await asyncio.sleep(0.1)
-                return
-        sys.exit(f"bench: {url} was not {status} within {READY_LIMIT:g} s")
+        await asyncio.to_thread(until_status, url, status, limit=READY_LIMIT)
 
     def used(self) -> float:
         """Return the core-seconds that the served model has used."""
@@ -215,12 +209,21 @@ def status_of(url: str) -> int:
         return 0
 
 
-@contextlib.contextmanager
-def up(file: Path, log: Path, core: int | None = None, build: str = "interpreted") -> Iterator[int]:
-    """Run a deployment, on one core if asked to; yield the launcher's process id."""
+def until_status(url: str, *statuses: int, limit: float) -> None:
+    """Wait until the gateway's status for a model is one of these; exit if it is not."""
+    deadline = time.monotonic() + limit
+    while (status := status_of(url)) not in statuses:
+        if time.monotonic() > deadline:
+            sys.exit(f"bench: {url} was {status} for {limit:g} s, not {statuses}")
+        time.sleep(0.1)
+
+
+def up(
+    file: Path, log: Path, core: int | None = None, build: str = "interpreted"
+) -> AbstractContextManager[int]:
+    """Run a deployment, on one core if asked to; the context is the launcher's process id."""
     argv = [sys.executable, "-m", "roma", "up", str(file)]
-    with program(argv, core, environment(build), log=log) as pid:
-        yield pid
+    return program(argv, core, environment(build), log=log)
 
 
 def _print(plant: Plant, rate: float, pairs: list[Pair]) -> None:

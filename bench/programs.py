@@ -187,7 +187,7 @@ def until_ready(url: str, limit: float = 20.0) -> None:
     """Wait until a GET is answered with 200; exit on timeout."""
 
     def is_ready() -> bool:
-        return urllib.request.urlopen(url, timeout=1).status == 200
+        return bool(urllib.request.urlopen(url, timeout=1).status == 200)
 
     until(is_ready, limit, f"bench: {url} did not answer")
 
