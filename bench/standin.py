@@ -13,11 +13,11 @@ import urllib.request
 from collections.abc import Iterator
 
 from bench.builds import environment
+from bench.echoes.plain_echo import STATUS, Requests
 from bench.programs import program, until_ready
 from roma.tools.demo.ports import free_ports
 
 ANSWER = b'{"predictions": [[0.5]]}'
-STATUS = b'{"model_version_status":[{"version":"1","state":"AVAILABLE"}]}'
 
 
 class Server:
@@ -41,27 +41,14 @@ class Server:
         self.running -= 1
 
 
-class Connection(asyncio.Protocol):
-    """Requests, one at a time, as a gateway's pool sends them."""
+class Connection(Requests):
+    """A connection of the server: a predict is answered when its time has come."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.data = b""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        """Answer a whole request, a predict when its time has come."""
-        self.data += data
-        head, blank, body = self.data.partition(b"\r\n\r\n")
-        start = head.lower().find(b"content-length:")
-        length = int(head[start + 15 :].split(None, 1)[0]) if start >= 0 else 0
-        if not blank or len(body) < length:
-            return
-        self.data = b""
+    def requested(self, head: bytes, body: bytes) -> None:
+        """Answer now, or when a slot has served it."""
         if head.startswith(b"GET /most "):
             self.answer(b"%d" % self.server.most)
         elif head.startswith(b"GET"):
@@ -74,11 +61,6 @@ class Connection(asyncio.Protocol):
         """Answer a predict."""
         self.server.end()
         self.answer(ANSWER)
-
-    def answer(self, body: bytes) -> None:
-        """Answer now."""
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        self.transport.write(head % len(body) + body)
 
 
 @contextlib.contextmanager
