@@ -18,15 +18,12 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 LENGTH = b"%sContent-Length: %d\r\n\r\n%s"
 
 
-class _Behind(asyncio.Protocol):
-    """A connection to the backend."""
+class _Side(asyncio.Protocol):
+    """A connection, whose parser keeps each message's body."""
 
-    def __init__(self, idle: list["_Behind"]) -> None:
-        self.idle = idle
-        self.parser = httptools.HttpResponseParser(self)
-        self.transport: Any = None
-        self.front: Any = None
-        self.body = b""
+    transport: Any
+    parser: Any
+    body = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -34,39 +31,37 @@ class _Behind(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.parser.feed_data(data)
 
+    def on_body(self, body: bytes) -> None:
+        self.body = body
+
+
+class _Behind(_Side):
+    """A connection to the backend."""
+
+    front: "_Front"
+
+    def __init__(self, idle: list["_Behind"]) -> None:
+        self.idle = idle
+        self.parser = httptools.HttpResponseParser(self)
+
     def connection_lost(self, exc: Exception | None) -> None:
         if self in self.idle:  # the backend closes long-idle connections
             self.idle.remove(self)
-
-    def on_body(self, body: bytes) -> None:
-        self.body = body
 
     def on_message_complete(self) -> None:
         self.idle.append(self)
         self.front.transport.write(LENGTH % (ANSWER, len(self.body), self.body))
 
 
-class _Front(asyncio.Protocol):
+class _Front(_Side):
     """A client's connection."""
 
     def __init__(self, idle: list[_Behind], backend: int) -> None:
         self.idle, self.backend = idle, backend
         self.parser = httptools.HttpRequestParser(self)
-        self.transport: Any = None
-        self.connecting: Any = None
-        self.body = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.parser.feed_data(data)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Parse a header, as the gateway does."""
-
-    def on_body(self, body: bytes) -> None:
-        self.body = body
 
     def on_message_complete(self) -> None:
         if self.idle:
