@@ -62,6 +62,13 @@ ALL: dict[str, Callable[[], None]] = {
 BY_NAME = ("kubernetes", "peers", "promise", "quota", "variants")
 """Not among those that are run where none is named."""
 
+WITH_NUMBER: dict[str, Callable[[int], None]] = {
+    "simulation": simulation.run,
+    "overload": overload.run,
+    "quota": quota.run,
+}
+"""These take a number."""
+
 WITH_OPTIONS = {"--beside": beside.run, "promise": promise.run, "variants": variants.run}
 """These take what follows them."""
 
@@ -69,14 +76,8 @@ WITH_OPTIONS = {"--beside": beside.run, "promise": promise.run, "variants": vari
 def main(names: list[str]) -> None:
     """Run benchmarks by name; exit 2 for an unknown one."""
     match names:
-        case ["simulation", millions] if millions.isdigit():
-            simulation.run(int(millions))
-            return
-        case ["overload", seconds] if seconds.isdigit():
-            overload.run(float(seconds))
-            return
-        case ["quota", requests] if requests.isdigit():
-            quota.run(int(requests))
+        case [name, number] if name in WITH_NUMBER and number.isdigit():
+            WITH_NUMBER[name](int(number))
             return
         case ["loading", served, *initial] if len(initial) < 2:
             loading.run(served, *map(float, initial))
