@@ -11,7 +11,6 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from bench.builds import BUILDS
 from bench.openloop import Spread, Stream, measure
 from bench.programs import Cost, Served, cost, resident, wrk
 from bench.proxies import (
@@ -54,21 +53,18 @@ def run() -> None:
     with scratch() as directory, contextlib.ExitStack() as stack:
         direct, pid = stack.enter_context(echo(directory))
         ports, pids = {"echo alone": direct}, {"echo alone": pid}
-        ports[NGINX], pids[NGINX] = stack.enter_context(nginx(directory, direct))
         by_socket = directory / SOCKET
-        ports[NGINX + SOCKETS], pids[NGINX + SOCKETS] = stack.enter_context(
-            nginx(directory, by_socket)
-        )
-        ports[BARE], pids[BARE] = stack.enter_context(bare(directory, direct))
-        for build in BUILDS:
-            name = COMPILED if build == "compiled" else "gateway"
-            ports[name], pids[name] = stack.enter_context(gateway(directory, build, backend=direct))
-        ports[COMPILED + SOCKETS], pids[COMPILED + SOCKETS] = stack.enter_context(
-            gateway(directory, backend=by_socket)
-        )
-        ports[MOUNTED], pids[MOUNTED] = stack.enter_context(
-            gateway(directory, backend=direct, command="bench.mounted")
-        )
+        proxies = {
+            NGINX: nginx(directory, direct),
+            NGINX + SOCKETS: nginx(directory, by_socket),
+            BARE: bare(directory, direct),
+            "gateway": gateway(directory, "interpreted", backend=direct),
+            COMPILED: gateway(directory, backend=direct),
+            COMPILED + SOCKETS: gateway(directory, backend=by_socket),
+            MOUNTED: gateway(directory, backend=direct, command="bench.mounted"),
+        }
+        for name, proxy in proxies.items():
+            ports[name], pids[name] = stack.enter_context(proxy)
         for traces in (False, True):
             _throughput(wrk_script(directory, traces=traces), ports, pids, traces=traces)
         _latency(direct, {name: port for name, port in ports.items() if port != direct})
