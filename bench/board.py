@@ -5,7 +5,9 @@ throughput. The supervisor's part is the cost of decision texts and records per 
 """
 
 import time
+import timeit
 from collections.abc import Callable
+from statistics import median
 
 from prometheus_client.exposition import generate_latest
 from rich.console import Console
@@ -29,7 +31,6 @@ from roma.domain.events import (
     Result,
 )
 from roma.domain.model import Device, ExecutorSpec, ModelSpec, Request, Sla
-from roma.domain.stats import quantile
 from roma.telemetry.prometheus import _Collected
 from roma.ui.dashboard.feed import Dashboard
 from roma.ui.dashboard.rows import Worker
@@ -67,7 +68,7 @@ def run() -> None:
         )
         looks.append(time.process_time() - start)
     costs = {
-        "look at the board": (_median(looks), 1.0),
+        "look at the board": (median(looks), 1.0),
         "one open page": (_time(lambda: _event("view", _dumped(board.view))), 1.0),
         "a scrape of /metrics": (
             _time(lambda: generate_latest(_Collected(metrics.collect(core, float(LOOKS))))),
@@ -117,17 +118,9 @@ def _serve(core: Dispatcher, number: int, now: float) -> int:
     return number
 
 
-def _time(act: Callable[[], object], repeats: int = 30) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        act()
-        times.append(time.process_time() - start)
-    return _median(times)
-
-
-def _median(times: list[float]) -> float:
-    return quantile(times, 0.5) or 0.0
+def _time(act: Callable[[], object]) -> float:
+    # With garbage collection, as in a dispatcher: `timeit` would disable it.
+    return median(timeit.repeat(act, "gc.enable()", time.process_time, number=1, repeat=30))
 
 
 def _histograms() -> None:
