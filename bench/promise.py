@@ -16,7 +16,8 @@ from rich.console import Console
 from bench import promise_overload, promise_shared
 from bench.proxies import needs
 from roma.lab.experiments import output
-from roma.lab.experiments.base import Check, Output, Table
+from roma.lab.experiments.base import Check, Table
+from roma.lab.experiments.promise import together
 
 SECONDS = 5.0
 """Seconds of each load; the cheap model beside neighbours, where a late request in 200 counts, gets
@@ -49,10 +50,3 @@ def run(argv: Sequence[str] = ()) -> None:
         output.fill(options.page, table.name, together([(table, checks)]))
     if not all(check.holds for check in shown.checks):
         sys.exit(1)
-
-
-def together(parts: Sequence[Found]) -> Output:
-    """Return the tables and the claims of some parts as one output."""
-    return Output(
-        tuple(table for table, _ in parts), checks=tuple(c for _, checks in parts for c in checks)
-    )

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 
 from bench.builds import ROOT
 from bench.deployed import AVAILABLE, GONE, LOADING, REST, Deployment, Served, deployed
@@ -19,9 +18,8 @@ from bench.openloop import Stream, in_time, measure
 from bench.proxies import scratch
 from bench.target import Target, photos
 from roma.config.models import DEFAULT_BUDGET
-from roma.lab.experiments.base import Cell, Check, Column, Table
-from roma.lab.experiments.intervals import interval
-from roma.lab.experiments.promise import RISE
+from roma.lab.experiments.base import Check, Column, Table
+from roma.lab.experiments.promise import RISE, tabled_beside
 from roma.tools.demo import models
 
 ROUNDS, LEAD = 3, 3.0
@@ -84,25 +82,7 @@ def beside(seconds: float) -> tuple[Table, list[Check]]:
         f"heavy one can do {capacity:.0f} req/s; {ROUNDS} rounds of {seconds:g} s, the same "
         f"arrivals. Aim: a rise of ≤ {100 * RISE:g} points"
     )
-    return tabled_beside(late, note)
-
-
-def tabled_beside(late: Mapping[str, Sequence[float]], note: str) -> tuple[Table, list[Check]]:
-    """Return the table of late shares by neighbour, the first one being none, and its claims."""
-    alone, *_ = late.values()
-    rows: list[tuple[Cell, ...]] = []
-    checks = []
-    for name, here in late.items():
-        if here is alone:
-            rows.append((name, fmean(here), None, None))
-            continue
-        rise, half = interval([h - a for h, a in zip(here, alone, strict=True)])
-        rows.append((name, fmean(here), rise, half))
-        claim = f"live, beside {name}: the late share rises by {100 * rise:.2f} points"
-        checks.append(Check(f"{claim} (≤ {100 * RISE:g})", rise <= RISE))
-    columns = Column("beside"), Column("late", ".2%"), Column("rise", ".2%"), Column("±", ".2%")
-    title = "A model that needs less than a fair share, late or refused"
-    return Table("promise-live-neighbours", title, columns, rows, note), checks
+    return tabled_beside("promise-live-neighbours", late, note, where="live, ")
 
 
 def rare() -> tuple[Table, list[Check]]:

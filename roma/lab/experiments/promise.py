@@ -6,7 +6,7 @@ the capacity is known: one worker, requests of a known cost. Intervals are of 95
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -140,7 +140,11 @@ def _in_time(result: SimulationResult) -> float:
 
 def _run(lab: Lab) -> Output:
     small = (_overloads(lab), _neighbours(lab), _rare(lab), _idle(lab), *bursts.tables(lab))
-    parts = (*small, *ladder.tables(lab))
+    return together((*small, *ladder.tables(lab)))
+
+
+def together(parts: Sequence[tuple[Table, list[Check]]]) -> Output:
+    """Return the tables and the claims of some parts as one output."""
     return Output(
         tuple(table for table, _ in parts), checks=tuple(c for _, checks in parts for c in checks)
     )
@@ -183,20 +187,27 @@ def _overloads(lab: Lab) -> tuple[Table, list[Check]]:
 def _neighbours(lab: Lab) -> tuple[Table, list[Check]]:
     found = lab.by_seed(_simulate, [_beside(neighbour) for neighbour in NEIGHBOURS.values()])
     late = [[r.models[0].late_share for r in results] for results in found]
-    alone = late[0]
+    return tabled_beside("promise-neighbours", dict(zip(NEIGHBOURS, late, strict=True)))
+
+
+def tabled_beside(
+    name: str, late: Mapping[str, Sequence[float]], note: str = "", *, where: str = ""
+) -> tuple[Table, list[Check]]:
+    """Return the table of late shares by neighbour, the first one being none, and its claims."""
+    alone, *_ = late.values()
     rows: list[tuple[Cell, ...]] = []
     checks: list[Check] = []
-    for name, here in zip(NEIGHBOURS, late, strict=True):
+    for neighbour, here in late.items():
         if here is alone:
-            rows.append((name, fmean(here), None, None))
+            rows.append((neighbour, fmean(here), None, None))
             continue
         rise, half = interval([h - a for h, a in zip(here, alone, strict=True)])
-        rows.append((name, fmean(here), rise, half))
-        claim = f"beside {name}: the late share rises by {100 * rise:.2f} points"
+        rows.append((neighbour, fmean(here), rise, half))
+        claim = f"{where}beside {neighbour}: the late share rises by {100 * rise:.2f} points"
         checks.append(Check(f"{claim} (≤ {100 * RISE:g})", rise <= RISE))
     columns = Column("beside"), Column("late", ".2%"), Column("rise", ".2%"), Column("±", ".2%")
     title = "A model that needs less than a fair share, late or refused"
-    return Table("promise-neighbours", title, columns, rows), checks
+    return Table(name, title, columns, rows, note), checks
 
 
 def _rare(lab: Lab) -> tuple[Table, list[Check]]:

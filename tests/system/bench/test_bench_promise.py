@@ -11,9 +11,8 @@ import pytest
 
 from bench.deployed import Deployment, Served
 from bench.openloop import Spread, Stream, in_time, measure
-from bench.promise import together
 from bench.promise_overload import Load, Round, tabled
-from bench.promise_shared import tabled_beside, tabled_rare
+from bench.promise_shared import tabled_rare
 from bench.standin import ANSWER, Connection, Server
 from roma.config import schema
 from roma.config.control import ControlConfig
@@ -21,6 +20,7 @@ from roma.config.gateway import GatewayConfig
 from roma.config.models import ModelConfig, SlaConfig
 from roma.config.workers import WorkerConfig
 from roma.lab.experiments import output
+from roma.lab.experiments.promise import tabled_beside, together
 from roma.workload.arrivals import Profile, RateStep, poisson
 
 PAGE = Path(__file__).parents[3] / "docs/experiments/promise.md"
@@ -70,7 +70,7 @@ def test_a_load_holds_if_the_mean_of_its_rounds_reaches_its_least_share():
 
 def test_a_rise_is_taken_round_by_round():
     late = {"nobody": (0.01, 0.03), "quiet": (0.01, 0.035), "loud": (0.016, 0.038)}
-    table, checks = tabled_beside(late, "")
+    table, checks = tabled_beside("promise-live-neighbours", late)
     assert [row[2] for row in table.rows] == [None, pytest.approx(0.0025), pytest.approx(0.007)]
     assert table.rows[1][3] == pytest.approx(12.71 * 0.0025)
     assert [check.holds for check in checks] == [True, False]
@@ -88,7 +88,7 @@ def test_the_document_has_a_place_for_every_table_and_for_the_claims(tmp_path):
     for table, checks in (
         tabled("stand-in", LOADS, ROUNDS, 6.0, "note"),
         tabled("TensorFlow", LOADS, ROUNDS, 6.0, "note"),
-        tabled_beside({"nobody": (0.0, 0.0), "loud": (0.0, 0.1)}, "note"),
+        tabled_beside("promise-live-neighbours", {"nobody": (0.0, 0.0), "loud": (0.0, 0.1)}),
         tabled_rare((0.3, 0.4), 0.25),
     ):
         output.fill(page, table.name, together([(table, checks)]))
