@@ -1,9 +1,9 @@
 """Statistics of a run: counts and a histogram, in constant memory."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from roma.lab.experiments.intervals import interval
 from roma.lab.sim.fleet_plan import Ended
@@ -159,19 +159,9 @@ class Counts:
         return self.good / self.seconds
 
     @property
-    def goodput_half(self) -> float | None:
-        """Half of the goodput's 95 % interval over the runs; None for one run."""
-        return self._half(lambda run: run.goodput)
-
-    @property
     def satisfaction(self) -> float:
         """The share of requests that were answered within their SLO (§6.3); 1 without any."""
         return self.good / self.total if self.total else 1.0
-
-    @property
-    def satisfaction_half(self) -> float | None:
-        """The same of the satisfaction."""
-        return self._half(lambda run: run.satisfaction)
 
     @property
     def refused_share(self) -> float:
@@ -179,19 +169,12 @@ class Counts:
         return self.refused / max(1, self.total)
 
     @property
-    def refused_half(self) -> float | None:
-        """The same of the refused share."""
-        return self._half(lambda run: run.refused_share)
-
-    @property
     def cold_share(self) -> float:
         """The share of answers in time whose model was not loaded when the request came."""
         return self.cold_answered / max(1, self.good)
 
-    @property
-    def cold_half(self) -> float | None:
-        """The same of the share of cold answers."""
-        return self._half(lambda run: run.cold_share)
-
-    def _half(self, figure: Callable[["Counts"], float]) -> float | None:
-        return interval([figure(run) for run in self.runs])[1] if self.runs else None
+    def half(
+        self, figure: Literal["goodput", "satisfaction", "refused_share", "cold_share"]
+    ) -> float | None:
+        """Return half of a figure's 95 % interval over the runs; None for one run."""
+        return interval([getattr(run, figure) for run in self.runs])[1] if self.runs else None

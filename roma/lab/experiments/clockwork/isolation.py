@@ -94,9 +94,9 @@ def compare(
         for scenario in scenarios:
             counts = found[slo, scenario.name]
             sensitive, batch = counts["sensitive"], counts.get("batch")
-            row += [sensitive.satisfaction, sensitive.satisfaction_half]
+            row += [sensitive.satisfaction, sensitive.half("satisfaction")]
             if batch is not None:
-                row += [batch.goodput, batch.goodput_half]
+                row += [batch.goodput, batch.half("goodput")]
         rows.append(tuple(row))
     columns = [Column("SLO ms", ".1f")]
     for scenario in scenarios:

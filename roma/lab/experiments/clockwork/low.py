@@ -91,7 +91,7 @@ def compare(
         cells = (
             cell
             for share, slo in zip(found, steps, strict=True)
-            for cell in (share, counts[n, r, slo].satisfaction_half)
+            for cell in (share, counts[n, r, slo].half("satisfaction"))
         )
         rows.append((n, r, *cells, first and first * 1e3, PAPER[r] * 1e3))
         claim = f"N = {n}, R = {r} r/s: satisfied from {PAPER[r] * 1e3:.0f} ms on, as in the paper"

@@ -75,8 +75,8 @@ def test_two_runs_are_one_twice_as_long():
     both = Counts.of_runs([first, second])
     assert (both.goodput, both.late, both.latencies.largest) == (0.5, 1, 0.2)
     assert (both.satisfaction, both.refused_share, both.seconds) == (0.5, 0.0, 2.0)
-    assert both.goodput_half == pytest.approx(interval([1.0, 0.0])[1])
-    assert first.goodput_half is None
+    assert both.half("goodput") == pytest.approx(interval([1.0, 0.0])[1])
+    assert first.half("goodput") is None
 
 
 def test_stretches_of_a_run_are_one_run():
@@ -86,8 +86,8 @@ def test_stretches_of_a_run_are_one_run():
         counts.add(ended(2.5, reason=Reason.DEADLINE))
     whole = Counts.of_stretches(stretches)
     assert (whole.begin, whole.end, whole.seconds, whole.refused_share) == (0.0, 3.0, 3.0, 0.5)
-    assert whole.refused_half is None
-    assert Counts.of_runs([whole, whole]).refused_half == 0.0
+    assert whole.half("refused_share") is None
+    assert Counts.of_runs([whole, whole]).half("refused_share") == 0.0
 
 
 # Fig. 5
