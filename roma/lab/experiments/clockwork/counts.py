@@ -58,10 +58,8 @@ class Latencies:
         if not self.count:
             return None
         rank = max(1, math.ceil(q * self.count))
-        for bound, reached in self.curve():
-            if reached >= rank:
-                return min(bound, self.largest)
-        raise AssertionError("the bins hold every sample")
+        bound = next(bound for bound, reached in self.curve() if reached >= rank)
+        return min(bound, self.largest)
 
     def curve(self) -> Iterable[tuple[float, int]]:
         """Yield each occupied bin's upper bound and how many samples are not above it."""
