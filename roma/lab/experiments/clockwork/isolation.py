@@ -85,9 +85,8 @@ def compare(
     seconds: float = SECONDS,
 ) -> Output:
     """Return satisfaction and batch goodput by SLO; the first scenario is the baseline."""
-    points = [(slo, scenario) for slo in steps for scenario in scenarios]
-    results = over_seeds(lab, [trial(s, slo, seconds) for slo, s in points])
-    found = {(slo, s.name): counts for (slo, s), counts in zip(points, results, strict=True)}
+    trials = {(slo, s.name): trial(s, slo, seconds) for slo in steps for s in scenarios}
+    found = over_seeds(lab, trials)
     rows: list[tuple[Cell, ...]] = []
     for slo in steps:
         row: list[Cell] = [slo * 1e3]

@@ -74,9 +74,8 @@ def compare(
     seconds: float = SECONDS,
 ) -> Output:
     """Return the satisfaction of each workload (N, R) by step."""
-    points = [(n, r, slo) for n, r in workloads for slo in steps]
-    results = over_seeds(lab, [trial(n, r, slo, seconds) for n, r, slo in points])
-    counts = {point: found["all"] for point, found in zip(points, results, strict=True)}
+    trials = {(n, r, slo): trial(n, r, slo, seconds) for n, r in workloads for slo in steps}
+    counts = {point: found["all"] for point, found in over_seeds(lab, trials).items()}
     shares = {(n, r): [counts[n, r, slo].satisfaction for slo in steps] for n, r in workloads}
     late = sum(found.late for found in counts.values())
     total = sum(found.total for found in counts.values())

@@ -1,9 +1,10 @@
 """Runs of fleets: clients, loads and plans, on every core, summed over seeds."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, repeat
+from typing import TypeVar
 
 from roma.device.models_table import offers
 from roma.domain.actions import ModelCapabilities
@@ -13,6 +14,8 @@ from roma.lab.sim.fleet import Fleet
 from roma.lab.sim.fleet_plan import Ended, FleetPlan
 from roma.lab.sim.scenario import seed_of
 from roma.workload.arrivals import poisson_rates
+
+K = TypeVar("K")
 
 PAGES = 31 * 1024 // 16
 """Pages of a V100's 32 GB, less 1 GB for everything but weights (§5.2)."""
@@ -93,15 +96,17 @@ def _times(clients: Clients, stream: int) -> Iterator[Iterator[float]]:
         yield iter((draw.uniform(0, 1e-3),))
 
 
-def over_seeds(lab: Lab, trials: Sequence[FleetTrial]) -> list[dict[str, Counts]]:
-    """Return the counts of every trial, in order, each of all the lab's seeds together."""
+def over_seeds(lab: Lab, trials: Mapping[K, FleetTrial]) -> dict[K, dict[str, Counts]]:
+    """Return the counts of every trial, by its key, each of all the lab's seeds together."""
     results = lab.by_seed(
-        simulate, trials, lambda trial, seed: replace(trial, plan=replace(trial.plan, seed=seed))
+        simulate,
+        list(trials.values()),
+        lambda trial, seed: replace(trial, plan=replace(trial.plan, seed=seed)),
     )
-    return [
-        {group: Counts.of_runs([run[group] for run in found]) for group in found[0]}
-        for found in results
-    ]
+    return {
+        key: {group: Counts.of_runs([run[group] for run in found]) for group in found[0]}
+        for key, found in zip(trials, results, strict=True)
+    }
 
 
 def milliseconds(seconds: float | None) -> float | None:

@@ -163,13 +163,12 @@ def compare(
     seconds: float = SECONDS,
 ) -> Output:
     """Return the results of these systems at these SLOs, undisturbed."""
-    points = [(slo, system) for slo in slos for system in systems]
-    trials = [_trial(system.plan(slo, QUIET), seconds, system.warm_up) for slo, system in points]
-    results = over_seeds(lab, trials)
-    found = {
-        (slo, system.name): counts["all"]
-        for (slo, system), counts in zip(points, results, strict=True)
+    trials = {
+        (slo, system.name): _trial(system.plan(slo, QUIET), seconds, system.warm_up)
+        for slo in slos
+        for system in systems
     }
+    found = {point: counts["all"] for point, counts in over_seeds(lab, trials).items()}
     rows = [_row(slo, name, counts) for (slo, name), counts in found.items()]
     title = "Goodput by SLO under overload (Fig. 5)"
     note = f"{NOTE} {interval_note(len(lab.seeds))}"
@@ -186,12 +185,14 @@ def disturb(
 ) -> tuple[Table, list[Check]]:
     """Return the effect of disturbances of the device on our system."""
     end = WARM_UP + seconds
-    points = [(slo, d) for slo in slos for d in DISTURBANCES]
-    trials = [_trial(OURS.plan(slo, d.noise, d.delays(end)), seconds) for slo, d in points]
-    results = over_seeds(lab, trials)
+    trials = {
+        (slo, d): _trial(OURS.plan(slo, d.noise, d.delays(end)), seconds)
+        for slo in slos
+        for d in DISTURBANCES
+    }
     rows: list[tuple[Cell, ...]] = []
     checks = []
-    for (slo, disturbance), counts in zip(points, results, strict=True):
+    for (slo, disturbance), counts in over_seeds(lab, trials).items():
         found = counts["all"]
         struck = [time for time, _, _ in disturbance.delays(end)]
         longest = _longest(found.late_at, struck) if struck else None
