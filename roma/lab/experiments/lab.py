@@ -41,7 +41,6 @@ class CaseSummary:
     late_share: float
     rejected_share: float
     core_seconds: float
-    used_seconds: float
     windows_over: float
     mean: float
     deviation: float
@@ -170,7 +169,6 @@ def _summary(results: Sequence[SimulationResult]) -> CaseSummary:
         late_share=fmean(r.late_share for r in results),
         rejected_share=fmean(r.rejected_share for r in results),
         core_seconds=fmean(r.core_seconds for r in results),
-        used_seconds=fmean(r.used_seconds for r in results),
         windows_over=fmean(r.windows_over for r in results),
         mean=sum(m.window_mean * m.windows for m in models) / max(1, windows),
         deviation=fmean(m.window_deviation for m in models),

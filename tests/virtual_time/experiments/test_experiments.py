@@ -83,7 +83,7 @@ def test_table2_on_short_tests():
 
 @pytest.mark.parametrize(("over", "holds"), [((1, 2, 3), True), ((1, 3, 2), False)])
 def test_the_order_of_the_papers_systems_is_looked_at(over, holds):
-    summary = CaseSummary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, ())
+    summary = CaseSummary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, ())
     found = {
         ("test", system): replace(summary, windows_over=v)
         for system, v in zip(table2.ORDER, over, strict=True)
