@@ -27,9 +27,7 @@ def show(output: Output, console: Console) -> None:
             shown.add_row(*_cells(table, row))
         console.print(shown)
     for check in output.checks:
-        said = "holds", "does not hold"
-        if check.is_aim:
-            said = "aim reached", "aim missed"
+        said = ("aim reached", "aim missed") if check.is_aim else ("holds", "does not hold")
         mark = f"[green]{said[0]}[/]" if check.holds else f"[red]{said[1]}[/]"
         console.print(f"{mark}: {check.claim}")
 

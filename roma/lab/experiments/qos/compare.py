@@ -109,7 +109,8 @@ def compare(
         for r in runners
         for part in TESTS
     }
-    found = dict(zip(trials, lab.by_seed(_outcome, list(trials.values()), _seeded), strict=True))
+    outcomes = lab.by_seed(_outcome, list(trials.values()), lambda t, seed: replace(t, seed=seed))
+    found = dict(zip(trials, outcomes, strict=True))
     limits = _limits(lab, trials, found)
     name = "qos-single" if kinds == SINGLE else "qos-busy" if busy else "qos-cluster"
     means: list[tuple[Cell, ...]] = []
@@ -184,10 +185,6 @@ def _trial(
         speed=SPEEDS[kinds],
         learned=runner.learned,
     )
-
-
-def _seeded(trial: Trial, seed: int) -> Trial:
-    return replace(trial, seed=seed)
 
 
 def _outcome(trial: Trial) -> Outcome:
