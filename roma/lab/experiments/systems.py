@@ -31,7 +31,6 @@ class System:
     sharing: str = "proportional"
     static: float | None = None
     period: float = 1.0
-    cfs_period: float = 0.1
     burst: float = 0.0
     hide_age: bool = False
 

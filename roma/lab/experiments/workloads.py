@@ -14,7 +14,7 @@ The service times are not in the ROMA paper. Those used for its four models are 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,10 @@ class Synthetic:
 
     kind: str
     rate: float
-    shape: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, duration: float, seed: int) -> Iterator[float]:
         """Yield send times."""
-        rates = getattr(synthetic, self.kind)(self.rate, int(duration), seed=seed, **self.shape)
+        rates = getattr(synthetic, self.kind)(self.rate, int(duration), seed=seed)
         return poisson_rates(rates, seed=seed)
 
 
@@ -149,7 +148,6 @@ class Workload:
                     "gains": dict(system.gains),
                     "sharing": system.sharing,
                     "period": system.period,
-                    "cfs_period": system.cfs_period,
                 },
                 "plant": {
                     "duration": self.duration,

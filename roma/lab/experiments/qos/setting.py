@@ -126,12 +126,10 @@ class Queries:
             yield Arrival(arrived, sent + HARD, RequestOptions(soft=sent + SOFT))
 
 
-def offer(kind: str, *, any_batch: bool = False) -> dict[str, ModelCapabilities]:
-    """Return the capabilities of a device of Table 1; by default only the table's batch sizes."""
+def offer(kind: str) -> dict[str, ModelCapabilities]:
+    """Return the capabilities of a device of Table 1, with the table's batch sizes."""
     return {
-        name: ModelCapabilities(
-            1, 1e-3, {b: b / q for b, q in zip(SIZES, found, strict=False)}, any_batch
-        )
+        name: ModelCapabilities(1, 1e-3, {b: b / q for b, q in zip(SIZES, found, strict=False)})
         for name, found in THROUGHPUTS[kind].items()
     }
 
