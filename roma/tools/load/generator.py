@@ -159,13 +159,9 @@ class LoadRun:
         ends = {o: sum(r.outcomes[o] for r in self._recorders) for o in RequestEnd}
         return Progress(
             elapsed=self._now(),
-            duration=max((s.arrivals[-1] for s in self._plan if s.arrivals), default=0.0),
-            planned=sum(len(stream.arrivals) for stream in self._plan),
             sent=sum(recorder.sent for recorder in self._recorders),
-            outstanding=len(self._outstanding),
             answered=ends[RequestEnd.ANSWERED],
             rejected=ends[RequestEnd.REJECTED],
-            invalid=ends[RequestEnd.INVALID],
             failed=ends[RequestEnd.FAILED],
         )
 

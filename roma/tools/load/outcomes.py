@@ -88,14 +88,10 @@ class RequestResult:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A run at one moment: `elapsed` of about `duration` seconds, `sent` of `planned` requests."""
+    """A run `elapsed` seconds after its start: requests that were sent, and some by their ends."""
 
     elapsed: float
-    duration: float
-    planned: int
     sent: int
-    outstanding: int
     answered: int
     rejected: int
-    invalid: int
     failed: int
