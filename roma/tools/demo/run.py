@@ -22,9 +22,8 @@ from roma.config.placement import executables
 from roma.config.profile import ModelProfile
 from roma.deploy.up import Deployment, deployed
 from roma.domain.errors import ActuationNotPermitted, ConfigError, LaunchError
-from roma.tools.demo import inputs, models, plan, verdict
+from roma.tools.demo import inputs, models, plan, table, verdict
 from roma.tools.demo.ports import free_ports
-from roma.tools.demo.table import LiveTable, console
 from roma.tools.demo.watch import PERIOD, DemoWatch, watching
 from roma.tools.load import RequestEnd, RequestResult, Stream, run_load
 from roma.workload.arrivals import Profile, RateStep, poisson
@@ -67,17 +66,17 @@ class DemoOptions:
 def run(options: DemoOptions) -> int:
     """Run the demo; return the exit status. With JSON, all other output goes to standard error."""
     _check_writable(options)
-    out = console(stderr=options.json_output)
+    out = table.console(stderr=options.json_output)
     prepared = models.prepare(options.cache, on_step=lambda step: out.print(f"[dim]{step}[/]"))
     for model in prepared.values():
         held_out = "" if model.accuracy is None else f", held-out accuracy {model.accuracy:.3f}"
         out.print(f"model {model.name}: weights {model.weights}{held_out}")
     paths = {name: model.path for name, model in prepared.items()}
     profiles: dict[str, ModelProfile] = {}  # measured once: every law meets the same requests
-    runs = [asyncio.run(_Demo(options, paths, options.law, profiles, out).run())]
+    runs = [asyncio.run(_Demo(options, paths, profiles, out).run())]
     if options.compare:
-        again = replace(options, picture=None)
-        runs.append(asyncio.run(_Demo(again, paths, "rules", profiles, out).run()))
+        again = replace(options, law="rules", picture=None)
+        runs.append(asyncio.run(_Demo(again, paths, profiles, out).run()))
         out.print(verdict.comparison(runs))
     if options.json_output:
         sys.stdout.write(json.dumps([verdict.plain(e) for e in runs], indent=2) + "\n")
@@ -102,7 +101,7 @@ def run_once(options: DemoOptions, out: Console) -> verdict.Evidence:
     """Run the demo under one law and return the evidence; progress goes to `out`."""
     prepared = models.prepare(options.cache, on_step=lambda step: out.print(f"[dim]{step}[/]"))
     paths = {name: model.path for name, model in prepared.items()}
-    return asyncio.run(_Demo(options, paths, options.law, {}, out).run())
+    return asyncio.run(_Demo(options, paths, {}, out).run())
 
 
 class _Demo:
@@ -112,13 +111,11 @@ class _Demo:
         self,
         options: DemoOptions,
         paths: dict[str, Path],
-        law: str,
         profiles: dict[str, ModelProfile],
         out: Console,
     ) -> None:
         self._options = options
         self._paths = paths
-        self._law = law
         self._profiles = profiles
         self._out = out
         self._machine = plan.DemoMachine.here()
@@ -138,7 +135,7 @@ class _Demo:
                 file,
                 self._machine,
                 self._paths,
-                law=self._law,
+                law=self._options.law,
                 ports=free_ports(3 + len(plan.MODELS))[:4],
             )
             config = roma_config.load(file)
@@ -236,7 +233,7 @@ class _Demo:
                 await showing
         kernels = watch.kernel
         evidence = verdict.Evidence(
-            law=self._law,
+            law=self._options.law,
             report=report,
             seconds=report.elapsed,
             allocatable=self._machine.allocatable,
@@ -271,7 +268,6 @@ class _Demo:
     async def _show(self, watch: DemoWatch) -> None:
         clock = asyncio.get_running_loop().time
         start, seconds = clock(), self._options.seconds
-        table = LiveTable(f"law {self._law}")
         shown = -LINE_EVERY
         with contextlib.ExitStack() as stack:
             live = None
@@ -279,7 +275,7 @@ class _Demo:
                 live = stack.enter_context(Live(console=self._out, auto_refresh=False))
             while True:
                 elapsed = clock() - start
-                rendered = table.render(watch, elapsed, seconds)
+                rendered = table.render(f"law {self._options.law}", watch, elapsed, seconds)
                 if elapsed < PICTURE_AT * seconds:
                     self._snapshot = rendered
                 if live is not None:
