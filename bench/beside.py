@@ -22,7 +22,7 @@ from typing import NamedTuple, NoReturn
 from rich.console import Console
 
 from bench.builds import COMPILED, ROOT, environment, interpreter
-from bench.programs import cost, wrk
+from bench.programs import cost, pinned, wrk
 from bench.proxies import CLIENT, PROXY, echo, gateway, needs, scratch, wrk_script
 from bench.tables import new_table
 
@@ -144,7 +144,7 @@ def _gateway(root: Path, connections: int) -> Iterator[Measure]:
 @contextlib.contextmanager
 def _script(root: Path, call: str) -> Iterator[Measure]:
     """Start the script on the same core; yield a function that returns the cost of a call."""
-    argv = ["taskset", "-c", str(PROXY), interpreter(root), "-c", _SCRIPT, call]
+    argv = pinned([interpreter(root), "-c", _SCRIPT, call], PROXY)
     pipe, env = subprocess.PIPE, environment("compiled", root)
     with subprocess.Popen(argv, bufsize=0, stdin=pipe, stdout=pipe, env=env) as process:
         asked, answers = process.stdin, process.stdout

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from typing import Any, TypedDict
 
 from bench.builds import environment
+from bench.programs import pinned
 from roma.tools.load.client import allow_connections
 from roma.tools.load.report import Distribution
 from roma.workload.arrivals import Profile, RateStep, poisson_stream
@@ -89,7 +90,7 @@ def measure(
         "lead": lead,
     }
     done = subprocess.run(
-        argv if core is None else ["taskset", "-c", str(core), *argv],
+        pinned(argv, core),
         input=json.dumps(plan),
         stdout=subprocess.PIPE,
         check=True,

@@ -44,6 +44,11 @@ class Cost(NamedTuple):
         return Cost(self.user / requests * 1e6, self.system / requests * 1e6)
 
 
+def pinned(argv: Sequence[str], core: int | None) -> Sequence[str]:
+    """Return the command that runs a program on one core, if one is given."""
+    return argv if core is None else ["taskset", "-c", str(core), *argv]
+
+
 @contextlib.contextmanager
 def program(
     argv: Sequence[str],
@@ -53,10 +58,9 @@ def program(
     log: Path | None = None,
 ) -> Iterator[int]:
     """Run a program, on one core if asked to; yield its process id, end it and its descendants."""
-    pinned = argv if core is None else ["taskset", "-c", str(core), *argv]
     with contextlib.ExitStack() as stack:
         output = subprocess.DEVNULL if log is None else stack.enter_context(log.open("wb"))
-        process = subprocess.Popen(pinned, stdout=output, stderr=output, env=env)
+        process = subprocess.Popen(pinned(argv, core), stdout=output, stderr=output, env=env)
         try:
             yield process.pid
         finally:
@@ -149,9 +153,12 @@ class Served(NamedTuple):
 def wrk(script: Path, url: str, connections: int, seconds: float, core: int | None) -> Served:
     """Send as fast as answers come, over all `connections`; exit if an answer is no 2xx."""
     options = ["-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(script), url]
-    pinned = ["wrk", *options] if core is None else ["taskset", "-c", str(core), "wrk", *options]
     output = subprocess.run(
-        pinned, check=True, capture_output=True, text=True, timeout=60 + 2 * seconds
+        pinned(["wrk", *options], core),
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60 + 2 * seconds,
     ).stdout
     if "Non-2xx" in output:
         sys.exit(f"bench: wrong answers from {url}:\n{output}")

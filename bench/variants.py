@@ -33,7 +33,7 @@ from rich.console import Console
 
 from bench import readers
 from bench.builds import ROOT, environment, is_compiled
-from bench.programs import cost, program, until_listening
+from bench.programs import cost, pinned, program, until_listening
 from bench.proxies import gateway, needs, scratch
 from bench.readers import BATCHES, LARGE, SMALL
 from dispatcher.state.utility import linear, value
@@ -310,9 +310,8 @@ _CPU = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 def _child(act: str, folder: Path, core: int | None = None) -> Any:
     """Run a command of `bench.readers` in a process of its own: TensorFlow stays there."""
     argv = [sys.executable, "-m", "bench.readers", act, str(folder)]
-    pinned = argv if core is None else ["taskset", "-c", str(core), *argv]
     done = subprocess.run(
-        pinned,
+        pinned(argv, core),
         check=False,
         capture_output=True,
         text=True,
