@@ -11,13 +11,12 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from bench.openloop import Spread, Stream, measure
+from bench.openloop import Spread, measure, predicts
 from bench.programs import Cost, Served, cost, resident, wrk
 from bench.proxies import (
     BODY,
     CLIENT,
     SOCKET,
-    TARGET,
     bare,
     echo,
     gateway,
@@ -153,7 +152,6 @@ def _under_load(directory: Path, ports: dict[str, int]) -> None:
 
 
 def _predicts(port: int, rate: float, seconds: float) -> Spread:
-    stream = Stream(name="m", method="POST", target=TARGET, body=BODY.decode(), rate=rate)
-    report = measure(port, [stream], seconds, core=CLIENT)["m"]
+    report = measure(port, [predicts("m", BODY.decode(), rate)], seconds, core=CLIENT)["m"]
     assert report["200"]["count"] == report["all"]["count"], report
     return report["200"]

@@ -5,9 +5,9 @@ from statistics import median
 
 from rich.console import Console
 
-from bench.openloop import Stream, held, measure
+from bench.openloop import held, measure, predicts
 from bench.programs import Cost, cost, resident
-from bench.proxies import BODY, CLIENT, TARGET, echo, gateway, needs, scratch
+from bench.proxies import BODY, CLIENT, echo, gateway, needs, scratch
 from bench.tables import new_table
 
 CONNECTIONS = 10_000
@@ -45,8 +45,7 @@ def run() -> None:
 def _active(port: int, pid: int) -> tuple[float, float, float, float]:
     """Return p50, p99 and max in seconds, and the share of a core that the gateway took."""
     before: Cost = cost(pid)
-    stream = Stream(name="m", method="POST", target=TARGET, body=BODY.decode(), rate=RATE)
-    found = measure(port, [stream], SECONDS, core=CLIENT)["m"]
+    found = measure(port, [predicts("m", BODY.decode(), RATE)], SECONDS, core=CLIENT)["m"]
     assert found["200"]["count"] == found["all"]["count"], found
     busy = cost(pid).since(before).total / SECONDS
     return found["200"]["p50"], found["200"]["p99"], found["200"]["max"], busy

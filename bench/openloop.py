@@ -47,6 +47,12 @@ class Stream(TypedDict):
     rate: float
 
 
+def predicts(model: str, body: str, rate: float) -> Stream:
+    """Return predict calls of a model, `rate` per second."""
+    target = f"/v1/models/{model}:predict"
+    return Stream(name=model, method="POST", target=target, body=body, rate=rate)
+
+
 class Spread(TypedDict):
     """Response times in seconds."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import standin
-from bench.openloop import Report, Spread, Stream, in_time, measure
+from bench.openloop import Report, Spread, Stream, in_time, measure, predicts
 from bench.programs import cost, resident
 from bench.proxies import BODY, CLIENT, gateway, needs, scratch
 from bench.tables import new_table
@@ -78,7 +78,7 @@ def _overloaded(directory: Path, times: float, seconds: float) -> dict[str, str]
     with _plant(directory) as (port, pid):
         _warm(port)
         memory, before = resident(pid), cost(pid)
-        flood = _stream("a", times * CAPACITY)
+        flood = predicts("a", BODY.decode(), times * CAPACITY)
         probes = Stream(name="health", method="GET", target="/healthz", body="", rate=PROBES)
         report = measure(port, [flood, probes], seconds, sla=SLA, core=CLIENT)
         busy = cost(pid).since(before).total / seconds
@@ -106,7 +106,8 @@ def _overloaded(directory: Path, times: float, seconds: float) -> dict[str, str]
 def _beside(directory: Path, rate: float, seconds: float) -> list[str]:
     with _plant(directory) as (port, _):
         _warm(port)
-        streams = [_stream("a", BESIDE * CAPACITY)] + ([_stream("b", rate)] if rate else [])
+        rates = {"a": BESIDE * CAPACITY, "b": rate}
+        streams = [predicts(m, BODY.decode(), r) for m, r in rates.items() if r]
         report = measure(port, streams, seconds, sla=SLA, core=CLIENT)
     model = report["a"]
     answered, everything = model["200"], model["all"]["count"]
@@ -116,12 +117,7 @@ def _beside(directory: Path, rate: float, seconds: float) -> list[str]:
 
 def _warm(port: int) -> Report:
     """Let the gateway measure its models, and grow to its usual size, at half their capacity."""
-    return measure(port, [_stream(m, CAPACITY / 2) for m in "ab"], 5.0, core=CLIENT)
-
-
-def _stream(model: str, rate: float) -> Stream:
-    target = f"/v1/models/{model}:predict"
-    return Stream(name=model, method="POST", target=target, body=BODY.decode(), rate=rate)
+    return measure(port, [predicts(m, BODY.decode(), CAPACITY / 2) for m in "ab"], 5.0, core=CLIENT)
 
 
 def _ms(spread: Spread) -> str:

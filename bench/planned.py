@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
 from bench.builds import environment
-from bench.openloop import Report, Stream, measure
+from bench.openloop import Report, measure, predicts
 from bench.programs import cost, program, until_listening
 from bench.proxies import CLIENT, gateway, needs, scratch
 from bench.tables import new_table
@@ -139,16 +139,8 @@ class _Running:
 
 
 def _measured(running: _Running, plant: Plant, rate: float, seconds: float) -> Found:
-    streams = [
-        Stream(
-            name=model,
-            method="POST",
-            target=f"/v1/models/{model}:predict",
-            body=plant.body,
-            rate=rate / len(plant.models),
-        )
-        for model in plant.models
-    ]
+    each = rate / len(plant.models)
+    streams = [predicts(model, plant.body, each) for model in plant.models]
     measure(running.port, streams, 3.0, sla=plant.slo, core=CLIENT)  # loads the models in demand
     before, known = cost(running.pid), running.errors()
     report = measure(running.port, streams, seconds, sla=plant.slo, core=CLIENT)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 
-from bench.openloop import Stream
+from bench.openloop import Stream, predicts
 from bench.programs import wrk
 from bench.proxies import wrk_script
 from roma.tools.demo import inputs
@@ -35,7 +35,7 @@ class Target:
 
     def stream(self, rate: float) -> Stream:
         """Return Poisson arrivals at `rate` requests per second."""
-        return Stream(name=self.model, method="POST", target=self.path, body=self.body, rate=rate)
+        return predicts(self.model, self.body, rate)
 
     def closed(self, directory: Path, connections: int, seconds: float) -> tuple[float, float]:
         """Return requests per second and median response time of a closed loop; exit if one fails.
