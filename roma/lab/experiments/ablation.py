@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from roma.config.control import LONG_PERIOD
-from roma.lab.experiments.base import Cell, Column, Experiment, Output, Table
+from roma.lab.experiments.base import Cell, Column, Experiment, Output, Table, figure_columns
 from roma.lab.experiments.intervals import interval_note
 from roma.lab.experiments.lab import Lab, LabCase
 from roma.lab.experiments.systems import SHIPPED, System
@@ -32,12 +32,9 @@ def _run(lab: Lab) -> Output:
         (system.name, *(x for _ in WORKLOADS for x in next(summaries).figures))
         for system in WITHOUT
     ]
-    columns = [Column("without")]
-    for workload in WORKLOADS:
-        columns += [Column(f"{workload.name}: late", ".2%"), Column("±", ".2%")]
-        columns += [Column("core-s", ".0f"), Column("±", ".0f")]
+    columns = (Column("without"), *(c for w in WORKLOADS for c in figure_columns(w.name)))
     note = interval_note(len(lab.seeds))
-    return Output((Table("ablation", "What each part buys", tuple(columns), rows, note),))
+    return Output((Table("ablation", "What each part buys", columns, rows, note),))
 
 
 ABLATION = Experiment(

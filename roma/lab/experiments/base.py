@@ -26,6 +26,12 @@ class Column:
         return cell if isinstance(cell, str) else format(cell, self.form)
 
 
+def figure_columns(name: str) -> tuple[Column, ...]:
+    """Return the columns of a summary's `figures`."""
+    late, cores = Column(f"{name}: late", ".2%"), Column("core-s", ".0f")
+    return late, Column("±", ".2%"), cores, Column("±", ".0f")
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows of raw numbers; the note gives their meaning and computation."""

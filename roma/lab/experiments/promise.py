@@ -162,9 +162,6 @@ def _overloads(lab: Lab) -> tuple[Table, list[Check]]:
         for noise in NOISES
         for s in SERVICES
     ]
-    columns = [Column("promise")]
-    for load in LOADS:
-        columns += [Column(f"{load:g} ×", ".1%"), Column("±", ".1%")]
     checks = [
         Check(
             f"SLA {services:g} × service, {load:g} × the capacity: {mean:.1%} in time "
@@ -177,7 +174,7 @@ def _overloads(lab: Lab) -> tuple[Table, list[Check]]:
     table = Table(
         "promise-overload",
         "Answered in time, of the capacity, by offered load",
-        tuple(columns),
+        (Column("promise"), *(Column(n, ".1%") for x in LOADS for n in (f"{x:g} ×", "±"))),
         rows,
         f"One model, {CORES:g} cores, {1000 * COST:g} core-ms a request, 60 s.",
     )

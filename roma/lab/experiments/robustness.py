@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from roma.lab.experiments import systems
-from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table
+from roma.lab.experiments.base import Cell, Check, Column, Experiment, Output, Table, figure_columns
 from roma.lab.experiments.intervals import interval_note
 from roma.lab.experiments.lab import CaseSummary, Lab, LabCase
 from roma.lab.experiments.workloads import ALL_APPS, NOISY, Workload
@@ -81,13 +81,11 @@ def _run(lab: Lab) -> Output:
                 for system, s in zip(SYSTEMS, found, strict=True)
                 if system in (systems.SHIPPED, systems.SHIPPED_ENGINE)
             )
-    columns = [Column("workload"), Column("disturbance")]
-    for system in SYSTEMS:
-        columns += [Column(f"{system.name}: late", ".2%"), Column("±", ".2%")]
-        columns += [Column("core-s", ".0f"), Column("±", ".0f")]
+    named = (column for system in SYSTEMS for column in figure_columns(system.name))
+    columns = (Column("workload"), Column("disturbance"), *named)
     title = "Late share and core-seconds under disturbances"
     note = interval_note(len(lab.seeds))
-    table = Table("robustness", title, tuple(columns), rows, note)
+    table = Table("robustness", title, columns, rows, note)
     return Output((table,), checks=tuple(checks))
 
 
