@@ -17,9 +17,6 @@ class Agenda:
         self._heap: list[tuple[float, int, Act, Any]] = []
         self._sequence = 0
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
     def at(self, time: float, act: Act, argument: Any = None) -> None:
         """Enter `act(argument)`; a time in the past means now."""
         self._sequence += 1
