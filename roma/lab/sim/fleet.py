@@ -84,7 +84,6 @@ class Fleet(SimulatedDriver):
             overlap=plan.overlap,
         )
         super().__init__(dispatcher, agenda, self._devices if plan.planned else None)
-        self.machines = self._devices.by_name
         self._open: dict[int, tuple[_Client, Request, bool]] = {}
         self._predicted: dict[int, tuple[float, float]] = {}
         self._last = 0
@@ -95,7 +94,7 @@ class Fleet(SimulatedDriver):
         self.loads = 0
         self.handle = dispatcher.handle
         """Takes events; an experiment may wrap it."""
-        for name, machine in self.machines.items():
+        for name, machine in self._devices.by_name.items():
             offer = None
             if plan.planned:
                 offer = Capabilities(plan.pages, machine.models, together=plan.together)
@@ -190,7 +189,8 @@ class Fleet(SimulatedDriver):
         super()._execute(command)
 
     def _start(self, command: Execute) -> None:
-        offer, machine = self.plan.models[command.model], self.machines[command.executor]
+        offer = self.plan.models[command.model]
+        machine = self._devices.by_name[command.executor]
         busy = self._devices.noisy(_seconds(offer, command.size), machine)
         end = self.agenda.now + 2 * self.plan.latency + busy
         self.agenda.at(end, self._on_plain_end, (command.execution, busy))
@@ -224,7 +224,7 @@ class Fleet(SimulatedDriver):
 
     def _delay(self, what: tuple[str, float]) -> None:
         name, delay = what
-        self.machines[name].delay += delay
+        self._devices.by_name[name].delay += delay
 
 
 def _seconds(offer: ModelCapabilities, batch: int) -> float:
