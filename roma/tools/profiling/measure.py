@@ -103,7 +103,8 @@ async def _cpu(
         steps = [(found or settings.cores, batch) for batch in settings.batches]
     log.info("%s: %d points of %g s or more", target.model, len(steps), settings.seconds)
     runs = []
-    async with _Caller(target.model, url, lambda: group.read().usage) as caller:
+    async with RestClient(url) as client:
+        caller = _Caller(client, target.model, url, lambda: group.read().usage)
         for batch in sorted({batch for _, batch in steps}):
             bodies = cycle(given.bodies(batch))
             if target.is_ours:
@@ -168,7 +169,8 @@ async def _gpu(target: Target, given: Inputs, settings: Settings) -> list[float]
     for url in target.gpu_urls:
         await _check_available(url, target.model)
         bodies = cycle(given.bodies(1))
-        async with _Caller(target.model, url, lambda: 0.0) as caller:
+        async with RestClient(url) as client:
+            caller = _Caller(client, target.model, url, lambda: 0.0)
             await caller.warm_up(bodies, 1)
             samples = await caller.run(bodies, 1, settings.seconds)
         times += [sample.response_time for sample in samples]
@@ -179,18 +181,13 @@ async def _gpu(target: Target, given: Inputs, settings: Settings) -> list[float]
 class _Caller:
     """Calls one model, one request at a time; `usage` reads its core-seconds so far."""
 
-    def __init__(self, model: str, url: str, usage: Callable[[], float]) -> None:
+    def __init__(
+        self, client: RestClient, model: str, url: str, usage: Callable[[], float]
+    ) -> None:
+        self._client = client
         self._model = model
         self._url = url
         self._usage = usage
-        self._client = RestClient(url)
-
-    async def __aenter__(self) -> "_Caller":
-        await self._client.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: Any) -> None:
-        await self._client.__aexit__(*exc)
 
     async def warm_up(self, bodies: Iterator[bytes], batch: int) -> None:
         """Send the requests that are not counted."""
