@@ -30,7 +30,7 @@ async def test_pods_come_change_and_go_as_the_events_say(cluster):
 
 
 async def test_a_bookmark_moves_the_version_from_which_the_next_watch_goes_on(cluster):
-    api, watch = cluster.api, cluster.watch
+    api = cluster.api
     await until(lambda: api.watches == 1)
     api.version = 90
     api.tell({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "90"}}})
