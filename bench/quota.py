@@ -231,15 +231,22 @@ def _in_kernel(cell: Cell, plans: Sequence[Plan]) -> tuple[Round, list[ModelProf
     )
     paid = sum(max(x.quota * seconds, u) for x, u in zip(cell.loads, used, strict=True))
     profiles = [
-        _profile(u, plan, waking) for u, plan, (_, waking) in zip(used, plans, found, strict=True)
+        _profile(u, x.cost * _sizes(plan), plan, waking)
+        for u, x, plan, (_, waking) in zip(used, cell.loads, plans, found, strict=True)
     ]
     return Round(times, paid), profiles
 
 
-def _profile(used: float, plan: Plan, waking: float) -> ModelProfile:
-    """Return the profile with which the simulator charges a plan the core-seconds `used`."""
+def _profile(used: float, asked: float, plan: Plan, waking: float) -> ModelProfile:
+    """Return the profile with which the simulator charges a plan the core-seconds `used`.
+
+    A process uses more than a request asked for, to take it and to answer, but before its arrival
+    or after its end; the simulator charges all of it in between. So that much is taken off `waking`
+    and a request that meets no other takes as long in both.
+    """
     noise = math.sqrt(math.expm1(SPREAD**2))
-    return ModelProfile(cost=used / _sizes(plan), noise=noise, overhead=waking)
+    outside = (used - asked) / len(plan)
+    return ModelProfile(cost=used / _sizes(plan), noise=noise, overhead=max(0.0, waking - outside))
 
 
 def _sizes(plan: Plan) -> float:
