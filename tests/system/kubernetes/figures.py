@@ -150,22 +150,25 @@ async def _kubelets(kubeconfig):
         async with calls:
             await client.patch(f"{path}/{found['metadata']['name']}/status", status, 10)
 
-    listed = await client.get(path, 10)
-    seen = {}
-    tasks = set()
-    for item in listed["items"]:
-        tasks.add(asyncio.create_task(repeat(item)))
-    version = listed["metadata"]["resourceVersion"]
-    async for event in client.watch(
-        path, lambda: None, resourceVersion=version
-    ):  # until it is killed
-        found = event["object"]
+    seen, tasks = set(), set()
+
+    def changed(found):
         key = found["metadata"]["name"], found["metadata"]["generation"]
-        if event["type"] in ("ADDED", "MODIFIED") and key not in seen:
-            seen[key] = True
+        if key not in seen:
+            seen.add(key)
             task = asyncio.create_task(repeat(found))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
+
+    while True:  # until it is killed: an API server ends a watch that falls behind
+        listed = await client.get(path, 10)
+        for item in listed["items"]:
+            changed(item)
+        async for event in client.watch(
+            path, lambda: None, resourceVersion=listed["metadata"]["resourceVersion"]
+        ):
+            if event["type"] in ("ADDED", "MODIFIED"):
+                changed(event["object"])
 
 
 async def many_nodes(plane, kubeconfig):
@@ -229,6 +232,8 @@ def main():
         kubelets.start()
         try:
             used, longest, failures = asyncio.run(many_nodes(plane, kubeconfig))
+            if not kubelets.is_alive():
+                sys.exit("the program that repeats limits as status has ended: no figures")
         finally:
             kubelets.kill()
         table = Table(title=f"{NODES * PER_NODE} pods on {NODES} nodes, each changed once a second")
