@@ -3,9 +3,9 @@
 Every period brings `quota = cores x period` core-seconds. Runnable requests spend them at full
 speed, sharing fairly; once they are spent, everything stalls until the next period. What a period
 leaves may be inherited, up to `burst` quotas: a token bucket. Setting a quota fills it at once: the
-kernel adds a quota at each write, and quota and burst are written one after the other. The kernel
-notices a spent quota at its next tick, and takes the overrun from the next period: on average the
-bucket is larger by `overrun`.
+kernel adds a quota at each write, and quota and burst are written one after the other. Each core
+notices a spent quota at its own next tick, and the next period pays for what it ran until then: the
+bucket is larger by `notice` seconds of the cores that run.
 
 Between two events nothing changes but time, so the state advances a period at a time and the next
 completion is computed, never stepped to. Most events fall into the period of the one before, with
@@ -26,7 +26,7 @@ MOMENT = 1e-9
 class QuotaCpu:
     """The requests running in one executable; times in seconds, work in core-seconds.
 
-    `burst` in quotas, `overrun` in core-seconds; `parallelism` is the number of cores that one
+    `burst` in quotas, `notice` in seconds; `parallelism` is the number of cores that one
     request keeps busy, `limit` the machine's number. `usage`, `periods` and `throttled` are
     cumulative, like the kernel's.
     """
@@ -35,6 +35,7 @@ class QuotaCpu:
         "_boundary",
         "_budget",
         "_limit",
+        "_notice",
         "_overrun",
         "_pace",
         "_parallelism",
@@ -58,7 +59,7 @@ class QuotaCpu:
         *,
         period: float,
         burst: float = 0.0,
-        overrun: float = 0.0,
+        notice: float = 0.0,
         parallelism: float = 1.0,
         limit: float = float("inf"),
     ) -> None:
@@ -68,11 +69,12 @@ class QuotaCpu:
         self.cores = cores
         self._period = period
         self.burst = burst
-        self._overrun = overrun
+        self._notice = notice
+        self._overrun = 0.0  # what the cores that run may use beyond the quota
         self._parallelism = parallelism
         self._limit = limit
         self._quota = cores * period
-        self._budget = self._quota + overrun
+        self._budget = self._quota
         self._boundary = period
         self._time = 0.0
         # Fair sharing: every running request has been served equally since it began, so one
@@ -120,7 +122,7 @@ class QuotaCpu:
         time, boundary, budget = self._time, self._boundary, self._budget
         while True:
             possible = (boundary - time) * rate
-            possible = possible if possible < budget else budget
+            possible = possible if possible < budget else max(0.0, budget)
             if need <= possible + EPSILON:
                 return time + need / rate, execution
             need -= possible
@@ -188,7 +190,7 @@ class QuotaCpu:
     def _spend(self, until: float) -> float:
         """Run within one period; return the core-seconds spent."""
         wanted = (until - self._time) * self._rate
-        spent = min(wanted, self._budget)
+        spent = min(wanted, max(0.0, self._budget))
         if wanted > spent + EPSILON and not self._stalled:
             self._stalled = True
             self.throttled += 1
@@ -204,3 +206,6 @@ class QuotaCpu:
 
     def _set_rate(self) -> None:
         self._rate = min(len(self._running) * self._parallelism, self._limit, self._pace)
+        overrun = self._notice * self._rate
+        self._budget += overrun - self._overrun
+        self._overrun = overrun

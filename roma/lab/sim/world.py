@@ -13,9 +13,9 @@ from roma.lab.sim.machine import SharedCores, Unit
 from roma.lab.sim.quota import QuotaCpu
 from supervisor.executables import Reading
 
-OVERRUN = 0.002
-"""Core-seconds by which a quota is overrun, on average: half of the kernel's tick at 250 Hz, while
-one core runs on."""
+NOTICE = 0.002
+"""Seconds until a core notices that the quota is spent, on average: half of the kernel's tick at
+250 Hz."""
 
 
 class World:
@@ -47,7 +47,7 @@ class World:
                         period=self._period,
                         # It is a file of the engine's host.
                         burst=0.0 if worker.has_remote_engine else burst,
-                        overrun=0.0 if is_coarse else OVERRUN,
+                        notice=0.0 if is_coarse else NOTICE,
                         parallelism=profiles[e.spec.models[0]].parallelism,
                         limit=worker.cores,
                     ),

@@ -38,6 +38,7 @@ def run(cpu, starts, *, resizes=(), until=math.inf):
 
 HALF = {"cores": 0.5}
 """0.05 core-seconds a period."""
+NOTICE = {"notice": 0.002}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +74,13 @@ HALF = {"cores": 0.5}
         (HALF | {"burst": 1.0}, [(0.2, 0.06)], [(0.2, 0.5)], [0.26], 0),
         # 0.1 until 0.15; then a quota of 0.02 brings twice that until 0.19, and one more at 0.2.
         (HALF | {"burst": 1.0}, [(0.0, 0.15)], [(0.15, 0.2)], [0.21], 2),
+        # A core runs on for 2 ms: until 0.052, and from 0.1 with 0.048 and 2 ms more.
+        (HALF | NOTICE, [(0.0, 0.06)], [], [0.108], 1),
+        (HALF | NOTICE, [(0.0, 0.103)], [], [0.201], 2),
+        # Two cores use 4 ms more than the quota, until 0.027; from 0.1 both have 25 ms.
+        (HALF | NOTICE, [(0.0, 0.06), (0.0, 0.06)], [], [0.208, 0.208], 2),
+        # The debt of two cores is paid by the period that the next request meets: 0.046, 2 ms more.
+        (HALF | NOTICE, [(0.0, 0.027), (0.0, 0.027), (0.1, 0.05)], [], [0.027, 0.027, 0.202], 1),
     ],
 )
 def test_a_timeline_worked_out_by_hand(options, starts, resizes, ends, throttled):
@@ -105,7 +113,7 @@ STEP = 1e-4
 PERIOD = 0.05
 
 
-def naive(cores, starts, resizes, parallelism, burst, steps):
+def naive(cores, starts, resizes, parallelism, burst, notice, steps):
     """Step through `steps` of 0.1 ms; return the ends by request, and the usage."""
     quota = budget = cores * PERIOD
     left, ends, usage = {}, {}, 0.0
@@ -122,7 +130,8 @@ def naive(cores, starts, resizes, parallelism, burst, steps):
             budget = quota * (1 + burst)
         left.update(begins.get(k, ()))
         if left:
-            spent = min(len(left) * parallelism * STEP, budget)
+            rate = len(left) * parallelism
+            spent = min(rate * STEP, max(0.0, budget + notice * rate))
             budget -= spent
             usage += spent
             each = spent / len(left)
@@ -144,11 +153,13 @@ cores = st.integers(2, 40).map(lambda k: k / 10)
     st.lists(st.tuples(times, cores), max_size=2, unique_by=lambda r: r[0]),
     st.sampled_from([0.5, 1.0, 2.0]),
     st.sampled_from([0.0, 0.5]),
+    st.sampled_from([0.0, 0.002]),
 )
-def test_it_does_what_small_steps_do(cores, starts, resizes, parallelism, burst):
+def test_it_does_what_small_steps_do(cores, starts, resizes, parallelism, burst, notice):
     until = 1.0
-    expected, usage = naive(cores, starts, resizes, parallelism, burst, round(until / STEP))
-    cpu = QuotaCpu(cores, period=PERIOD, parallelism=parallelism, burst=burst)
+    steps = round(until / STEP)
+    expected, usage = naive(cores, starts, resizes, parallelism, burst, notice, steps)
+    cpu = QuotaCpu(cores, period=PERIOD, parallelism=parallelism, burst=burst, notice=notice)
     ends = run(cpu, starts, resizes=resizes, until=until)
     # A step is as long as one of the reference's ends is off, for every request that ends; an end
     # at the edge of a spent quota falls a whole period apart.
