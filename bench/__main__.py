@@ -2,8 +2,8 @@
 
 `peers` needs `make peers`. `kubernetes` needs `make kubernetes` (three minutes; exits 1 if an aim
 is missed).
-`simulation N`: memory up to N million requests. `overload S`: seconds of each load. `quota N`:
-requests of each cell, in all its rounds (18 minutes; exits 1 if kernel and simulator differ).
+`simulation N`: memory up to N million requests. `overload S`: seconds of each load. `quota S`:
+seconds of each of five rounds (38 minutes; exits 1 if kernel and simulator differ).
 `loading MODEL [CORES]`: which of the demo's models is served, cpu.initial of the other.
 `--beside CLONE [gateway] [decisions] [ticks]`: CPU time compared with that of another checkout, in
 which `make wheel` was run; exit 1 if a median ratio is above 1.03. `promise` (ten minutes; exits 1
